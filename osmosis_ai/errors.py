@@ -1,0 +1,80 @@
+"""The error tree: everything this package raises on purpose.
+
+OsmosisError
+  ConfigError        the user's file, flag or argument         (also a ValueError)
+  DatasetError       a row or a file that cannot be used
+  MissingExtraError  an optional package is not installed      (also a ModuleNotFoundError)
+  RolloutError       one rollout failed; carries phase and category
+    ModelError, WorkflowError, GraderError, BackendError
+  ProtocolError      the other side broke the contract; carries the HTTP status
+  RunError           a run folder cannot be used: locked, changed inputs, torn journal
+"""
+
+from __future__ import annotations
+
+
+class OsmosisError(Exception):
+    """Base of every error this package raises on purpose; `str()` is written for a person."""
+
+
+class ConfigError(OsmosisError, ValueError):
+    """A file, flag or argument of the user's cannot be used; the message names the key."""
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class DatasetError(OsmosisError):
+    """A data set or one of its rows cannot be used; the message names file and row."""
+
+
+class MissingExtraError(OsmosisError, ModuleNotFoundError):
+    """An optional package is not installed; the message holds the install line."""
+
+    def __init__(
+        self, message: str, *, extra: str, name: str | None = None, path: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.extra = extra
+        self.name = name
+        self.path = path
+
+
+class RolloutError(OsmosisError):
+    """One rollout failed; `phase` says where, `category` how."""
+
+    def __init__(
+        self, message: str, *, phase: str | None = None, category: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.phase = phase
+        self.category = category
+
+
+class ModelError(RolloutError):
+    """The model endpoint did not answer a call."""
+
+
+class WorkflowError(RolloutError):
+    """The user's workflow failed."""
+
+
+class GraderError(RolloutError):
+    """The user's grader failed."""
+
+
+class BackendError(RolloutError):
+    """The place where a rollout runs failed it."""
+
+
+class ProtocolError(OsmosisError):
+    """The other side of a connection broke the contract; `status_code` is its HTTP status."""
+
+    def __init__(self, message: str, *, status_code: int | None = None) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+
+
+class RunError(OsmosisError):
+    """A run folder cannot be used: locked, made from other inputs, or torn."""

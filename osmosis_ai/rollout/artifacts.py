@@ -1,0 +1,71 @@
+"""The folder of one rollout, and the directory in it that workflow and grader write to."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from osmosis_ai.rollout.context import RolloutContext
+
+logger = logging.getLogger(__name__)
+
+ARTIFACT_ROOT_VARIABLE = "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"
+
+_PROBE_NAME = ".osmosis-health-check"
+
+# Both hold one entry for each root this process has met, which is one or a few.
+_usable_roots: set[str] = set()
+_warned_roots: set[str] = set()
+
+
+def artifact_root(context: RolloutContext | None = None) -> str:
+    """Where rollout folders go now: the context's root, else the environment's, else `~/.osmosis`."""
+    if context is not None and context.artifact_root is not None:
+        return str(context.artifact_root)
+    return os.environ.get(ARTIFACT_ROOT_VARIABLE) or os.path.join(os.path.expanduser("~"), ".osmosis")
+
+
+def make_artifacts_dir(rollout_id: str, *, context: RolloutContext | None = None) -> Path | None:
+    """Make `<root>/<rollout-id>/artifacts` and return it, or None where it cannot be made.
+
+    The rollout goes on without it; each unusable root is warned of once.
+    """
+    root = artifact_root(context)
+    folder = f"{root}/{rollout_id}"
+    path = f"{folder}/artifacts"
+    # Made in line: two small calls cost less than the hop to a thread that would hide them.
+    try:
+        if root not in _usable_roots:
+            _probe(root)
+        _make(folder)
+        _make(path)
+    except (OSError, ValueError) as exc:
+        _warn(root, exc)
+        return None
+    return Path(path)
+
+
+def _probe(root: str) -> None:
+    os.makedirs(root, exist_ok=True)
+    with open(f"{root}/{_PROBE_NAME}", "w") as probe:
+        probe.write("osmosis-health-check")
+    _usable_roots.add(root)
+
+
+def _make(path: str) -> None:
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    except FileNotFoundError:
+        # The root was removed under a running server: make it again.
+        os.makedirs(path, exist_ok=True)
+
+
+def _warn(root: str, error: Exception) -> None:
+    if root in _warned_roots:
+        return
+    _warned_roots.add(root)
+    logger.warning("no artifacts directory under %s: %s; rollouts go on without one", root, error)

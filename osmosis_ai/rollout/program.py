@@ -1,0 +1,109 @@
+"""What a user wired together: a workflow, a grader and their configs, resolved and checked once."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from osmosis_ai.errors import ConfigError
+from osmosis_ai.rollout.agent_workflow import AgentWorkflow
+from osmosis_ai.rollout.grader import Grader
+from osmosis_ai.rollout.types import AgentWorkflowConfig, GraderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The classes and configs one backend runs."""
+
+    workflow: type[AgentWorkflow[Any]]
+    workflow_config: AgentWorkflowConfig | None = None
+    grader: type[Grader] | None = None
+    grader_config: GraderConfig | None = None
+
+    @property
+    def max_concurrent(self) -> int | None:
+        """How many executions may run at once: 4 without a config, else what the config says."""
+        if self.workflow_config is None:
+            return DEFAULT_MAX_CONCURRENT
+        return self.workflow_config.concurrency.max_concurrent
+
+
+DEFAULT_MAX_CONCURRENT = 4
+
+
+def load_program(
+    *,
+    workflow: type[AgentWorkflow[Any]] | str,
+    workflow_config: AgentWorkflowConfig | str | None = None,
+    grader: type[Grader] | str | None = None,
+    grader_config: GraderConfig | str | None = None,
+) -> Program:
+    """Resolve `"module:attr"` strings and refuse what could only fail later.
+
+    Raises ConfigError (a ValueError) for what cannot be used and ImportError for an attribute that
+    is not there; what importing a module raises passes through.
+    """
+    program = Program(
+        workflow=_resolve(workflow),
+        workflow_config=_resolve(workflow_config),
+        grader=_resolve(grader),
+        grader_config=_resolve(grader_config),
+    )
+    _check_class(program.workflow, role="workflow", method="run")
+    if program.grader is not None:
+        _check_class(program.grader, role="grader", method="grade")
+    if program.workflow_config is not None:
+        _check_config(program.workflow_config)
+    return program
+
+
+def _resolve(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value or None
+    if not value:
+        return None
+    module_name, colon, attribute = value.rpartition(":")
+    if not colon or not module_name or not attribute:
+        raise ConfigError(f"Invalid import path {value!r}, expected 'module:attr' format")
+    found = getattr(importlib.import_module(module_name), attribute, None)
+    if found is None:
+        raise ImportError(f"{module_name} does not export {attribute!r}", name=module_name)
+    return found
+
+
+def _check_class(target: Any, *, role: str, method: str) -> None:
+    if not isinstance(target, type):
+        raise ConfigError(f"{role} must be a class, got {target!r}: pass the class itself", key=role)
+    function = inspect.unwrap(getattr(target, method, None) or _absent)
+    if function is _absent:
+        raise ConfigError(f"{role} {target.__name__} has no method {method}()", key=role)
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"{role} {target.__name__}.{method} is not a coroutine: write `async def {method}`, and "
+            "put blocking code into `await asyncio.to_thread(...)`",
+            key=role,
+        )
+
+
+def _absent() -> None:
+    """Stands for a method that is not there."""
+
+
+def _check_config(config: Any) -> None:
+    if not isinstance(config, AgentWorkflowConfig):
+        raise ConfigError(
+            f"workflow_config must be an AgentWorkflowConfig, got {type(config).__name__}",
+            key="workflow_config",
+        )
+    # Broad: a copy runs whatever the values in the config define, and may raise anything.
+    try:
+        copy.deepcopy(config)
+    except Exception as exc:
+        raise ConfigError(
+            f"workflow_config {config.name!r} cannot be copied, and each execution gets a copy: "
+            f"{exc or type(exc).__name__}. Build the value that cannot be copied inside run().",
+            key="workflow_config",
+        ) from exc

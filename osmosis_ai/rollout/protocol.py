@@ -1,0 +1,189 @@
+"""The bodies on the wire of the callback protocol, one class per message."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import orjson
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat
+
+from osmosis_ai.rollout.safe_json import Safe, dump_json, make_safe, safe_text
+from osmosis_ai.rollout.types import (
+    ExecutionRequest,
+    ExecutionResult,
+    GraderStatus,
+    Phase,
+    RolloutErrorCategory,
+    RolloutId,
+    RolloutSample,
+    RolloutStatus,
+)
+
+MADE_SAFE_KEY = "made_safe"
+"""Key of `extra_fields` that lists what had to change for a sample to be valid JSON."""
+
+
+def _check_url(value: str) -> str:
+    if not value.startswith(("http://", "https://")):
+        raise ValueError(f"{value!r} must be an http:// or https:// URL")
+    return value
+
+
+CallbackUrl: TypeAlias = Annotated[str, AfterValidator(_check_url)]
+"""Where an answer is posted to."""
+
+
+class RolloutInitRequest(BaseModel):
+    """Body of `POST /rollout`: a controller asks for one rollout."""
+
+    initial_messages: list[dict[str, Any]]
+    label: str | None = None
+    metadata: dict[str, Any] | None = None
+    rollout_id: RolloutId | None = None
+    chat_completions_url: str
+    controller_api_key: str | None = Field(default=None, repr=False)
+    llm_api_key: Annotated[str, Field(min_length=1)] | None = Field(default=None, repr=False)
+    completion_callback_url: CallbackUrl
+    grader_callback_url: CallbackUrl | None = None
+    agent_timeout_sec: FiniteFloat | None = None
+    grader_timeout_sec: FiniteFloat | None = None
+    extra_fields: dict[str, Any] | None = None
+
+    def to_execution_request(self, rollout_id: str) -> ExecutionRequest:
+        """The rollout this asks for, under the id it was given."""
+        return ExecutionRequest.model_construct(
+            id=rollout_id,
+            prompt=self.initial_messages,
+            label=self.label,
+            metadata=self.metadata,
+            agent_timeout_sec=self.agent_timeout_sec,
+            grader_timeout_sec=self.grader_timeout_sec,
+        )
+
+
+class RolloutInitResponse(BaseModel):
+    """Body of the 202 to `POST /rollout`: nothing yet."""
+
+
+class RolloutCompleteRequest(BaseModel):
+    """Body of the completion callback: how the workflow ended."""
+
+    status: RolloutStatus
+    rollout_id: RolloutId
+    extra_fields: dict[str, Any] | None = None
+    err_message: str | None = None
+    err_category: RolloutErrorCategory | None = None
+    phase: Phase | None = None
+    no_result: str | None = None
+
+
+class WireSample(BaseModel):
+    """A sample as callbacks carry it: the archive's messages stay behind."""
+
+    messages: list[dict[str, Any]] = Field(default_factory=list)
+    label: str | None = None
+    reward: FiniteFloat | None = None
+    remove_sample: bool = False
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    extra_fields: dict[str, Any] = Field(default_factory=dict)
+
+
+class GraderCompleteRequest(BaseModel):
+    """Body of the grader callback: the graded sample, or a bare failure."""
+
+    status: GraderStatus
+    rollout_id: RolloutId
+    sample: WireSample | None = None
+    err_message: str | None = None
+    err_category: RolloutErrorCategory | None = None
+    phase: Phase | None = None
+    no_result: str | None = None
+
+
+class RolloutStatusResponse(BaseModel):
+    """Body of `GET /rollout/{id}/status`; ids nobody knows are `unknown`."""
+
+    rollout_id: str
+    status: RolloutStatus
+    reward: FiniteFloat | None = None
+    err_message: str | None = None
+
+
+class CancelRolloutsRequest(BaseModel):
+    """Body of `POST /rollout/cancel`: exactly one selector."""
+
+    ids: list[str] | None = None
+    prefix: str | None = None
+    all: bool | None = None
+
+
+class CancelRolloutsResponse(BaseModel):
+    """What a cancel did to each rollout it named or found."""
+
+    dispositions: dict[str, str]
+
+
+def encode_completion(rollout_id: str, result: ExecutionResult) -> bytes:
+    """The completion callback's body; never fails."""
+    return orjson.dumps(
+        {
+            "status": result.status,
+            "rollout_id": rollout_id,
+            "extra_fields": None,
+            **_error_fields(result),
+        }
+    )
+
+
+def encode_grade(rollout_id: str, result: ExecutionResult) -> bytes:
+    """The grader callback's body; never fails, and marks in the sample what had to change.
+
+    The reward leaves only with a successful grade of a kept sample.
+    """
+    graded = result.succeeded
+    sample = None if result.sample is None else encode_sample(result.sample, rewarded=graded)
+    return orjson.dumps(
+        {
+            "status": GraderStatus.SUCCESS if graded else GraderStatus.FAILURE,
+            "rollout_id": rollout_id,
+            "sample": None if sample is None else orjson.Fragment(sample),
+            **_error_fields(result),
+        }
+    )
+
+
+def encode_sample(sample: RolloutSample, *, rewarded: bool) -> bytes:
+    """A sample as JSON bytes without its archive; the reward is null unless it counts."""
+    messages = dump_json(sample.messages)
+    metrics = _safe_map(sample.metrics)
+    extra = _safe_map(sample.extra_fields)
+    changes = [
+        *(f"messages{change}" for change in messages.changes),
+        *(f"metrics.{change}" for change in metrics.changes),
+        *(f"extra_fields.{change}" for change in extra.changes),
+    ]
+    if changes:
+        extra.value[MADE_SAFE_KEY] = changes
+    return orjson.dumps(
+        {
+            "messages": orjson.Fragment(messages.data),
+            "label": None if sample.label is None else safe_text(sample.label),
+            "reward": sample.reward if rewarded and not sample.remove_sample else None,
+            "remove_sample": sample.remove_sample,
+            "metrics": metrics.value,
+            "extra_fields": extra.value,
+        }
+    )
+
+
+def _safe_map(value: dict[str, Any]) -> Safe:
+    return make_safe(value, drop=True) if value else Safe({}, ())
+
+
+def _error_fields(result: ExecutionResult) -> dict[str, Any]:
+    return {
+        "err_message": None if result.err_message is None else safe_text(result.err_message),
+        "err_category": result.err_category,
+        "phase": result.phase,
+        "no_result": None if result.no_result is None else safe_text(result.no_result),
+    }
