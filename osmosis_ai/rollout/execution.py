@@ -23,7 +23,6 @@ from osmosis_ai.rollout.types import (
     RolloutErrorCategory,
     RolloutSample,
     RolloutStatus,
-    check_messages,
 )
 
 logger = logging.getLogger(__name__)
@@ -194,7 +193,7 @@ async def _sample_from(
             messages=output.messages, label=request.label, metrics=dict(output.metrics)
         )
     if isinstance(returned, list):
-        return RolloutSample(messages=check_messages(returned), label=request.label)
+        return RolloutSample(messages=returned, label=request.label)
     raise TypeError(
         f"run() returned {type(returned).__name__}; return an AgentWorkflowOutput, a list of "
         "message dicts, or None where an agent registered itself"

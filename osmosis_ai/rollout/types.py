@@ -118,7 +118,8 @@ def check_messages(value: Any) -> Any:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
         raise ValueError(f"messages must be a list of dicts, got {type(value).__name__}")
     for index, message in enumerate(value):
-        if not isinstance(message, Mapping):
+        # The exact type first: asking the abstract one costs ten times as much.
+        if type(message) is not dict and not isinstance(message, Mapping):
             raise ValueError(f"messages[{index}] must be a dict, got {type(message).__name__}")
     return value
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from osmosis_ai.errors import ConfigError
@@ -67,13 +68,13 @@ class LocalBackend(ExecutionBackend):
 
     async def run_workflow(self, request: ExecutionRequest) -> ExecutionResult:
         """Run the workflow alone, in no slot: for a harness of your own."""
-        return await self._workflow(request, _context_for(request))
+        return await self._workflow(_Step.of(request))
 
     async def run_grader(
         self, request: ExecutionRequest, result: ExecutionResult
     ) -> ExecutionResult:
         """Grade a workflow's result alone; without a grader it comes back as it is."""
-        return await self._grader(request, result, _context_for(request))
+        return await self._grader(_Step.of(request), result)
 
     async def execute(
         self,
@@ -146,11 +147,10 @@ class LocalBackend(ExecutionBackend):
 
     async def _run(self, rollout: _Rollout) -> None:
         request, answers = rollout.request, rollout.answers
-        context = _context_for(request)
         await rollout.interruptible(RolloutStatus.QUEUED, lambda: self._take_slot(rollout))
+        step = _Step.of(request, queued_sec=rollout.age_sec)
         result = await rollout.interruptible(
-            RolloutStatus.RUNNING,
-            lambda: self._workflow(request, context, queued_sec=rollout.age_sec),
+            RolloutStatus.RUNNING, lambda: self._workflow(step)
         )
         await answers.workflow(result)
         if answers.on_grader is None:
@@ -159,7 +159,7 @@ class LocalBackend(ExecutionBackend):
             await answers.grader(_ungraded())
             return
         graded = await rollout.interruptible(
-            RolloutStatus.GRADING, lambda: self._grader(request, result, context)
+            RolloutStatus.GRADING, lambda: self._grader(step, result)
         )
         await answers.grader(graded)
 
@@ -167,44 +167,54 @@ class LocalBackend(ExecutionBackend):
         await self._slots.take()
         rollout.has_slot = True
 
-    async def _workflow(
-        self, request: ExecutionRequest, context: RolloutContext, *, queued_sec: float = 0.0
-    ) -> ExecutionResult:
+    async def _workflow(self, step: _Step) -> ExecutionResult:
+        limit_sec = step.request.agent_timeout_sec
         work = execution.run_workflow(
             self._program,
-            request,
-            context=context,
-            artifacts_dir=make_artifacts_dir(request.id, context=context),
+            step.request,
+            context=step.context,
+            artifacts_dir=step.artifacts_dir,
         )
-        if not self._enforce_timeouts or request.agent_timeout_sec is None:
+        if not self._enforce_timeouts or limit_sec is None:
             return await work
-        return await _within(
-            work, request.agent_timeout_sec, phase="workflow", queued_sec=queued_sec
-        )
+        return await _within(work, limit_sec, phase="workflow", queued_sec=step.queued_sec)
 
-    async def _grader(
-        self, request: ExecutionRequest, result: ExecutionResult, context: RolloutContext
-    ) -> ExecutionResult:
+    async def _grader(self, step: _Step, result: ExecutionResult) -> ExecutionResult:
+        limit_sec = step.request.grader_timeout_sec
         work = execution.run_grader(
             self._program,
-            request,
+            step.request,
             result,
-            context=context,
-            artifacts_dir=make_artifacts_dir(request.id, context=context),
+            context=step.context,
+            artifacts_dir=step.artifacts_dir,
         )
-        if not self._enforce_timeouts or request.grader_timeout_sec is None:
+        if not self._enforce_timeouts or limit_sec is None:
             return await work
-        graded = await _within(work, request.grader_timeout_sec, phase="grader")
+        graded = await _within(work, limit_sec, phase="grader")
         return graded.model_copy(update={"sample": graded.sample or result.sample})
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What the workflow and the grader of one rollout share."""
+
+    request: ExecutionRequest
+    context: RolloutContext
+    artifacts_dir: Path | None
+    queued_sec: float
+
+    @classmethod
+    def of(cls, request: ExecutionRequest, *, queued_sec: float = 0.0) -> _Step:
+        ambient = get_rollout_context()
+        if ambient is None:
+            context = RolloutContext(rollout_id=request.id)
+        else:
+            context = ambient.for_rollout(request.id)
+        return cls(request, context, make_artifacts_dir(request.id, context=context), queued_sec)
 
 
 def _ungraded() -> ExecutionResult:
     return ExecutionResult(status=RolloutStatus.FAILURE, phase="grader")
-
-
-def _context_for(request: ExecutionRequest) -> RolloutContext:
-    """The ambient context made this rollout's own, or a new one."""
-    return (get_rollout_context() or RolloutContext()).for_rollout(request.id)
 
 
 async def _within(
