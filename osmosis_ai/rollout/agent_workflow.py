@@ -5,16 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 from typing_extensions import TypeVar
 
 from osmosis_ai.rollout.context import AgentWorkflowContext
-from osmosis_ai.rollout.types import AgentWorkflowConfig, MessageDict, Messages, check_messages
+from osmosis_ai.rollout.types import (
+    AgentWorkflowConfig,
+    DeferredModel,
+    MessageDict,
+    Messages,
+    check_messages,
+)
 
 ConfigT = TypeVar("ConfigT", bound=AgentWorkflowConfig, default=AgentWorkflowConfig)
 
 
-class AgentWorkflowOutput(BaseModel):
+class AgentWorkflowOutput(DeferredModel):
     """What a workflow may return: its conversation and numbers about it.
 
     `messages=None` is a success without a sample. `metrics` are finite numbers and reach the

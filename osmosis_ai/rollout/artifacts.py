@@ -23,10 +23,14 @@ def artifact_root(context: RolloutContext | None = None) -> str:
     """Where rollout folders go now: the context's root, else the environment's, else `~/.osmosis`."""
     if context is not None and context.artifact_root is not None:
         return str(context.artifact_root)
-    return os.environ.get(ARTIFACT_ROOT_VARIABLE) or os.path.join(os.path.expanduser("~"), ".osmosis")
+    return os.environ.get(ARTIFACT_ROOT_VARIABLE) or os.path.join(
+        os.path.expanduser("~"), ".osmosis"
+    )
 
 
-def make_artifacts_dir(rollout_id: str, *, context: RolloutContext | None = None) -> Path | None:
+def make_artifacts_dir(
+    rollout_id: str, *, context: RolloutContext | None = None
+) -> Path | None:
     """Make `<root>/<rollout-id>/artifacts` and return it, or None where it cannot be made.
 
     The rollout goes on without it; each unusable root is warned of once.
@@ -68,4 +72,6 @@ def _warn(root: str, error: Exception) -> None:
     if root in _warned_roots:
         return
     _warned_roots.add(root)
-    logger.warning("no artifacts directory under %s: %s; rollouts go on without one", root, error)
+    logger.warning(
+        "no artifacts directory under %s: %s; rollouts go on without one", root, error
+    )

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.rollout.agent_workflow import AgentWorkflowOutput
-from osmosis_ai.rollout.context import AgentWorkflowContext, GraderContext, RolloutContext
+from osmosis_ai.rollout.context import (
+    AgentWorkflowContext,
+    GraderContext,
+    RolloutContext,
+)
 from osmosis_ai.rollout.grader import NoResult
 from osmosis_ai.rollout.program import Program
 from osmosis_ai.rollout.safe_json import safe_text
@@ -90,7 +94,9 @@ async def run_grader(
         )
 
     with context:
-        return await _guarded(work, phase="grader", request=request, sample=result.sample)
+        return await _guarded(
+            work, phase="grader", request=request, sample=result.sample
+        )
 
 
 def failure_from(
@@ -173,7 +179,11 @@ def _cancellation() -> Iterator[Callable[[], bool]]:
 
 
 def _failed(
-    error: BaseException, *, phase: Phase, request: ExecutionRequest, sample: RolloutSample | None
+    error: BaseException,
+    *,
+    phase: Phase,
+    request: ExecutionRequest,
+    sample: RolloutSample | None,
 ) -> ExecutionResult:
     logger.error("rollout %s: %s failed", request.id, phase, exc_info=error)
     return failure_from(error, phase=phase, sample=sample)
@@ -202,7 +212,9 @@ async def _sample_from(
 
 def _check_sample(sample: Any) -> RolloutSample | None:
     if sample is not None and not isinstance(sample, RolloutSample):
-        raise TypeError(f"the sample source returned {type(sample).__name__}, not a RolloutSample")
+        raise TypeError(
+            f"the sample source returned {type(sample).__name__}, not a RolloutSample"
+        )
     return sample
 
 
@@ -213,7 +225,9 @@ def _check_graded(sample: RolloutSample | None, returned: Any) -> RolloutSample:
     if sample.remove_sample:
         return sample
     if sample.reward is None:
-        raise ValueError("Sample has no reward after grading" + _returned_hint(returned))
+        raise ValueError(
+            "Sample has no reward after grading" + _returned_hint(returned)
+        )
     # A sample built without validation can hold anything.
     if not isinstance(sample.reward, float) or not math.isfinite(sample.reward):
         raise ValueError(f"the reward {sample.reward!r} is not a finite float")

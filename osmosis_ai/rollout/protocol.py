@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 
 import orjson
-from pydantic import AfterValidator, BaseModel, Field, FiniteFloat
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from osmosis_ai.rollout.safe_json import Safe, dump_json, make_safe, safe_text
 from osmosis_ai.rollout.types import (
+    DeferredModel,
     ExecutionRequest,
     ExecutionResult,
     GraderStatus,
@@ -33,7 +34,7 @@ CallbackUrl: TypeAlias = Annotated[str, AfterValidator(_check_url)]
 """Where an answer is posted to."""
 
 
-class RolloutInitRequest(BaseModel):
+class RolloutInitRequest(DeferredModel):
     """Body of `POST /rollout`: a controller asks for one rollout."""
 
     initial_messages: list[dict[str, Any]]
@@ -42,7 +43,9 @@ class RolloutInitRequest(BaseModel):
     rollout_id: RolloutId | None = None
     chat_completions_url: str
     controller_api_key: str | None = Field(default=None, repr=False)
-    llm_api_key: Annotated[str, Field(min_length=1)] | None = Field(default=None, repr=False)
+    llm_api_key: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, repr=False
+    )
     completion_callback_url: CallbackUrl
     grader_callback_url: CallbackUrl | None = None
     agent_timeout_sec: FiniteFloat | None = None
@@ -61,11 +64,11 @@ class RolloutInitRequest(BaseModel):
         )
 
 
-class RolloutInitResponse(BaseModel):
+class RolloutInitResponse(DeferredModel):
     """Body of the 202 to `POST /rollout`: nothing yet."""
 
 
-class RolloutCompleteRequest(BaseModel):
+class RolloutCompleteRequest(DeferredModel):
     """Body of the completion callback: how the workflow ended."""
 
     status: RolloutStatus
@@ -77,7 +80,7 @@ class RolloutCompleteRequest(BaseModel):
     no_result: str | None = None
 
 
-class WireSample(BaseModel):
+class WireSample(DeferredModel):
     """A sample as callbacks carry it: the archive's messages stay behind."""
 
     messages: list[dict[str, Any]] = Field(default_factory=list)
@@ -88,7 +91,7 @@ class WireSample(BaseModel):
     extra_fields: dict[str, Any] = Field(default_factory=dict)
 
 
-class GraderCompleteRequest(BaseModel):
+class GraderCompleteRequest(DeferredModel):
     """Body of the grader callback: the graded sample, or a bare failure."""
 
     status: GraderStatus
@@ -100,7 +103,7 @@ class GraderCompleteRequest(BaseModel):
     no_result: str | None = None
 
 
-class RolloutStatusResponse(BaseModel):
+class RolloutStatusResponse(DeferredModel):
     """Body of `GET /rollout/{id}/status`; ids nobody knows are `unknown`."""
 
     rollout_id: str
@@ -109,7 +112,7 @@ class RolloutStatusResponse(BaseModel):
     err_message: str | None = None
 
 
-class CancelRolloutsRequest(BaseModel):
+class CancelRolloutsRequest(DeferredModel):
     """Body of `POST /rollout/cancel`: exactly one selector."""
 
     ids: list[str] | None = None
@@ -117,7 +120,7 @@ class CancelRolloutsRequest(BaseModel):
     all: bool | None = None
 
 
-class CancelRolloutsResponse(BaseModel):
+class CancelRolloutsResponse(DeferredModel):
     """What a cancel did to each rollout it named or found."""
 
     dispositions: dict[str, str]
@@ -141,7 +144,9 @@ def encode_grade(rollout_id: str, result: ExecutionResult) -> bytes:
     The reward leaves only with a successful grade of a kept sample.
     """
     graded = result.succeeded
-    sample = None if result.sample is None else encode_sample(result.sample, rewarded=graded)
+    sample = (
+        None if result.sample is None else encode_sample(result.sample, rewarded=graded)
+    )
     return orjson.dumps(
         {
             "status": GraderStatus.SUCCESS if graded else GraderStatus.FAILURE,
@@ -182,7 +187,9 @@ def _safe_map(value: dict[str, Any]) -> Safe:
 
 def _error_fields(result: ExecutionResult) -> dict[str, Any]:
     return {
-        "err_message": None if result.err_message is None else safe_text(result.err_message),
+        "err_message": None
+        if result.err_message is None
+        else safe_text(result.err_message),
         "err_category": result.err_category,
         "phase": result.phase,
         "no_result": None if result.no_result is None else safe_text(result.no_result),

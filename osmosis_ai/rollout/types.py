@@ -28,14 +28,28 @@ Phase: TypeAlias = Literal["workflow", "grader"]
 
 def check_path_segment(value: str) -> str:
     """Return `value` if it is one path segment, so that it can name a directory; else raise."""
-    unsafe = not value or value in {".", ".."} or "/" in value or "\\" in value or "\0" in value
+    unsafe = (
+        not value
+        or value in {".", ".."}
+        or "/" in value
+        or "\\" in value
+        or "\0" in value
+    )
     if unsafe or PurePath(value).name != value:
-        raise ValueError(f"{value!r} must be a single path segment: no separators, not empty, '.' or '..'")
+        raise ValueError(
+            f"{value!r} must be a single path segment: no separators, not empty, '.' or '..'"
+        )
     return value
 
 
 RolloutId: TypeAlias = Annotated[str, AfterValidator(check_path_segment)]
 """The name of one rollout: a single path segment."""
+
+
+class DeferredModel(BaseModel):
+    """Base of this package's models: each is built on first use, which keeps the import short."""
+
+    model_config = ConfigDict(defer_build=True)
 
 
 class RolloutStatus(StrEnum):
@@ -52,7 +66,11 @@ class RolloutStatus(StrEnum):
     @property
     def is_terminal(self) -> bool:
         """Whether nothing more happens to a rollout in this status."""
-        return self in (RolloutStatus.SUCCESS, RolloutStatus.FAILURE, RolloutStatus.CANCELLED)
+        return self in (
+            RolloutStatus.SUCCESS,
+            RolloutStatus.FAILURE,
+            RolloutStatus.CANCELLED,
+        )
 
 
 class GraderStatus(StrEnum):
@@ -74,7 +92,7 @@ class RolloutErrorCategory(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
-class RolloutSample(BaseModel):
+class RolloutSample(DeferredModel):
     """What one workflow execution produced, and the reward a grader gave it.
 
     `messages` are native to the agent framework. `trajectory_messages` are a chat-shaped copy for
@@ -93,13 +111,17 @@ class RolloutSample(BaseModel):
     extra_fields: dict[str, Any] = Field(default_factory=dict)
 
     # Plain: the default rebuilds every message of the conversation on each construction.
-    @field_validator("messages", mode="plain", json_schema_input_type=list[dict[str, Any]])
+    @field_validator(
+        "messages", mode="plain", json_schema_input_type=list[dict[str, Any]]
+    )
     @classmethod
     def _check_messages(cls, value: Any) -> Any:
         return check_messages(value)
 
     @field_validator(
-        "trajectory_messages", mode="plain", json_schema_input_type=list[dict[str, Any]] | None
+        "trajectory_messages",
+        mode="plain",
+        json_schema_input_type=list[dict[str, Any]] | None,
     )
     @classmethod
     def _check_trajectory_messages(cls, value: Any) -> Any:
@@ -116,25 +138,31 @@ class RolloutSample(BaseModel):
 def check_messages(value: Any) -> Any:
     """Return `value` if it is a sequence of mappings, as it is and not copied; else raise."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
-        raise ValueError(f"messages must be a list of dicts, got {type(value).__name__}")
+        raise ValueError(
+            f"messages must be a list of dicts, got {type(value).__name__}"
+        )
     for index, message in enumerate(value):
         # The exact type first: asking the abstract one costs ten times as much.
         if type(message) is not dict and not isinstance(message, Mapping):
-            raise ValueError(f"messages[{index}] must be a dict, got {type(message).__name__}")
+            raise ValueError(
+                f"messages[{index}] must be a dict, got {type(message).__name__}"
+            )
     return value
 
 
-class ConcurrencyConfig(BaseModel):
+class ConcurrencyConfig(DeferredModel):
     """How many executions may run at once."""
 
     max_concurrent: int | None = Field(default=None, ge=1)
     """The most at once, at least 1; None is unlimited."""
 
 
-class BaseConfig(BaseModel):
+class BaseConfig(DeferredModel):
     """Base of workflow and grader configs; subclasses and instances may add fields."""
 
-    model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="allow", validate_assignment=True, arbitrary_types_allowed=True
+    )
 
     name: str
     """What logs and errors call it."""
@@ -156,7 +184,7 @@ class GraderConfig(BaseConfig):
     """Present for symmetry; no backend limits graders by it."""
 
 
-class ExecutionRequest(BaseModel):
+class ExecutionRequest(DeferredModel):
     """One rollout to run: the prompt, and what a grader needs to judge the answer.
 
     Timeouts are finite seconds. `LocalBackend` does not enforce them unless asked to.
@@ -175,7 +203,7 @@ class ExecutionRequest(BaseModel):
         return self.label is not None or self.metadata is not None
 
 
-class ExecutionResult(BaseModel):
+class ExecutionResult(DeferredModel):
     """How a workflow, or its grading, ended.
 
     `no_result` says why there is nothing to count where the failure was not the agent's own;
@@ -196,7 +224,7 @@ class ExecutionResult(BaseModel):
         return self.status is RolloutStatus.SUCCESS
 
 
-class ModelUsage(BaseModel):
+class ModelUsage(DeferredModel):
     """What one rollout asked of its model, as the bridge saw it."""
 
     calls: int = 0
@@ -210,7 +238,7 @@ class ModelUsage(BaseModel):
     """Why the newest call failed for reasons outside the agent; None where it was answered."""
 
 
-class ExecutionOutcome(BaseModel):
+class ExecutionOutcome(DeferredModel):
     """Both results of one rollout; `grader` is None where no grading was asked for."""
 
     workflow: ExecutionResult

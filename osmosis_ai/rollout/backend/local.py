@@ -129,7 +129,11 @@ class LocalBackend(ExecutionBackend):
         said = dict.fromkeys(ids or (), CancelDisposition.NOT_FOUND)
         for rollout in [r for r in self._live if not r.answers.complete]:
             rollout_id = rollout.request.id
-            if all or rollout_id in said or (prefix is not None and rollout_id.startswith(prefix)):
+            if (
+                all
+                or rollout_id in said
+                or (prefix is not None and rollout_id.startswith(prefix))
+            ):
                 said[rollout_id] = rollout.cancel()
         return said
 
@@ -147,7 +151,9 @@ class LocalBackend(ExecutionBackend):
 
     async def _run(self, rollout: _Rollout) -> None:
         request, answers = rollout.request, rollout.answers
-        await rollout.interruptible(RolloutStatus.QUEUED, lambda: self._take_slot(rollout))
+        await rollout.interruptible(
+            RolloutStatus.QUEUED, lambda: self._take_slot(rollout)
+        )
         step = _Step.of(request, queued_sec=rollout.age_sec)
         result = await rollout.interruptible(
             RolloutStatus.RUNNING, lambda: self._workflow(step)
@@ -155,7 +161,11 @@ class LocalBackend(ExecutionBackend):
         await answers.workflow(result)
         if answers.on_grader is None:
             return
-        if self._program.grader is None or not result.succeeded or not request.is_gradable:
+        if (
+            self._program.grader is None
+            or not result.succeeded
+            or not request.is_gradable
+        ):
             await answers.grader(_ungraded())
             return
         graded = await rollout.interruptible(
@@ -177,7 +187,9 @@ class LocalBackend(ExecutionBackend):
         )
         if not self._enforce_timeouts or limit_sec is None:
             return await work
-        return await _within(work, limit_sec, phase="workflow", queued_sec=step.queued_sec)
+        return await _within(
+            work, limit_sec, phase="workflow", queued_sec=step.queued_sec
+        )
 
     async def _grader(self, step: _Step, result: ExecutionResult) -> ExecutionResult:
         limit_sec = step.request.grader_timeout_sec
@@ -210,7 +222,12 @@ class _Step:
             context = RolloutContext(rollout_id=request.id)
         else:
             context = ambient.for_rollout(request.id)
-        return cls(request, context, make_artifacts_dir(request.id, context=context), queued_sec)
+        return cls(
+            request,
+            context,
+            make_artifacts_dir(request.id, context=context),
+            queued_sec,
+        )
 
 
 def _ungraded() -> ExecutionResult:
@@ -218,7 +235,11 @@ def _ungraded() -> ExecutionResult:
 
 
 async def _within(
-    work: Awaitable[ExecutionResult], limit_sec: float, *, phase: Phase, queued_sec: float = 0.0
+    work: Awaitable[ExecutionResult],
+    limit_sec: float,
+    *,
+    phase: Phase,
+    queued_sec: float = 0.0,
 ) -> ExecutionResult:
     """Run to the deadline; past it the result is a timeout, a late success of blocking code too."""
     clock = asyncio.get_running_loop().time
@@ -226,7 +247,9 @@ async def _within(
     try:
         async with asyncio.timeout_at(deadline):
             result = await work
-    except TimeoutError:  # the deadline's own: what user code raises has become a result
+    except (
+        TimeoutError
+    ):  # the deadline's own: what user code raises has become a result
         return _timed_out(limit_sec, phase=phase, queued_sec=queued_sec)
     if result.succeeded and clock() > deadline:
         return _timed_out(limit_sec, phase=phase, queued_sec=queued_sec)
@@ -271,7 +294,9 @@ class _Answers:
         """Say what is still owed to the caller of a cancelled rollout."""
         await self.workflow(
             ExecutionResult(
-                status=RolloutStatus.CANCELLED, err_message="cancelled", phase="workflow"
+                status=RolloutStatus.CANCELLED,
+                err_message="cancelled",
+                phase="workflow",
             )
         )
         await self.grader(_ungraded())
