@@ -1,0 +1,55 @@
+"""What every test gets: a home of its own; and the tests that must not be skipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+# Shared machines are slow at times: a deadline would report the neighbours.
+settings.register_profile("osmosis", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("osmosis")
+
+_REQUIRED = os.environ.get("REQUIRE_TESTS", "").split()
+_ran: dict[str, set[str]] = {word: set() for word in _REQUIRED}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the home of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        for name in ("XDG_CACHE_HOME", "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    for word in _REQUIRED:
+        if word in report.nodeid and (report.when == "call" or report.skipped):
+            _ran[word].add(report.outcome)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    for word in _REQUIRED:
+        if word in report.nodeid and report.skipped:
+            _ran[word].add(report.outcome)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.OK and _not_run():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for word in _not_run():
+        terminalreporter.write_line(
+            f"REQUIRE_TESTS names {word!r}, but a test of that name was skipped or none ran",
+            red=True,
+        )
+
+
+def _not_run() -> list[str]:
+    return [word for word, outcomes in _ran.items() if outcomes != {"passed"}]
