@@ -9,7 +9,7 @@ from osmosis_ai.rollout.context import GraderContext
 from osmosis_ai.rollout.types import GraderConfig
 
 
-class NoResult(Exception):  # noqa: N818 - it is no error of the grader's: it names an outcome
+class NoResult(Exception):
     """Raise it where a rollout cannot be judged for reasons outside the agent.
 
     The rollout then counts as `no_result` instead of failed: a judge that does not answer, a
