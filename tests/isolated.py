@@ -15,9 +15,7 @@ from packaging.utils import canonicalize_name
 import osmosis_ai
 
 
-def run_python(
-    *arguments: str, path: Sequence[Path] | None = None, cwd: Path | None = None
-) -> str:
+def run_python(*arguments: str, path: Sequence[Path] | None = None, cwd: Path | None = None) -> str:
     """What this interpreter prints; with `path`, it sees those folders and nothing installed."""
     flags = [] if path is None else ["-S"]
     environment = dict(os.environ)

@@ -27,9 +27,7 @@ class AgentWorkflowOutput(DeferredModel):
     sample; `info` is for the workflow's author alone. Unknown keys are refused.
     """
 
-    model_config = ConfigDict(
-        extra="forbid", allow_inf_nan=False, revalidate_instances="always"
-    )
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, revalidate_instances="always")
 
     messages: Messages | None = None
     metrics: dict[str, float] = Field(default_factory=dict)

@@ -28,9 +28,7 @@ def artifact_root(context: RolloutContext | None = None) -> str:
     )
 
 
-def make_artifacts_dir(
-    rollout_id: str, *, context: RolloutContext | None = None
-) -> Path | None:
+def make_artifacts_dir(rollout_id: str, *, context: RolloutContext | None = None) -> Path | None:
     """Make `<root>/<rollout-id>/artifacts` and return it, or None where it cannot be made.
 
     The rollout goes on without it; each unusable root is warned of once.
@@ -72,6 +70,4 @@ def _warn(root: str, error: Exception) -> None:
     if root in _warned_roots:
         return
     _warned_roots.add(root)
-    logger.warning(
-        "no artifacts directory under %s: %s; rollouts go on without one", root, error
-    )
+    logger.warning("no artifacts directory under %s: %s; rollouts go on without one", root, error)

@@ -8,9 +8,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Self
 
-from typing_extensions import Self, TypeVar
+from typing_extensions import TypeVar
 
 from osmosis_ai.rollout.types import AgentWorkflowConfig, Messages, RolloutSample
 
@@ -55,9 +55,7 @@ class GraderContext:
         infinities and what is not a number.
         """
         if self.sample is None:
-            raise ValueError(
-                "GraderContext has no sample to reward: the workflow produced none"
-            )
+            raise ValueError("GraderContext has no sample to reward: the workflow produced none")
         self.sample.reward = reward
 
 
@@ -104,19 +102,11 @@ class RolloutContext:
 
     async def get_sample(self) -> RolloutSample | None:
         """The registered source's sample, or None when nothing is registered."""
-        return (
-            None
-            if self.sample_source is None
-            else await self.sample_source.get_sample()
-        )
+        return None if self.sample_source is None else await self.sample_source.get_sample()
 
     def for_rollout(self, rollout_id: str) -> RolloutContext:
         """This context if it belongs to the rollout, else a copy of it that does."""
-        return (
-            self
-            if self.rollout_id == rollout_id
-            else replace(self, rollout_id=rollout_id)
-        )
+        return self if self.rollout_id == rollout_id else replace(self, rollout_id=rollout_id)
 
     def __enter__(self) -> Self:
         _ambient.set(_Frame(self, _ambient.get()))

@@ -55,9 +55,7 @@ async def run_workflow(
         )
         returned: Any = await program.workflow(config).run(workflow_context)
         sample = await _sample_from(returned, request=request, context=context)
-        return ExecutionResult(
-            status=RolloutStatus.SUCCESS, sample=sample, phase="workflow"
-        )
+        return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample, phase="workflow")
 
     with context:
         return await _guarded(work, phase="workflow", request=request)
@@ -89,14 +87,10 @@ async def run_grader(
         )
         returned = await grader(program.grader_config).grade(grader_context)
         sample = _check_graded(grader_context.sample, returned)
-        return ExecutionResult(
-            status=RolloutStatus.SUCCESS, sample=sample, phase="grader"
-        )
+        return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample, phase="grader")
 
     with context:
-        return await _guarded(
-            work, phase="grader", request=request, sample=result.sample
-        )
+        return await _guarded(work, phase="grader", request=request, sample=result.sample)
 
 
 def failure_from(
@@ -212,9 +206,7 @@ async def _sample_from(
 
 def _check_sample(sample: Any) -> RolloutSample | None:
     if sample is not None and not isinstance(sample, RolloutSample):
-        raise TypeError(
-            f"the sample source returned {type(sample).__name__}, not a RolloutSample"
-        )
+        raise TypeError(f"the sample source returned {type(sample).__name__}, not a RolloutSample")
     return sample
 
 
@@ -225,9 +217,7 @@ def _check_graded(sample: RolloutSample | None, returned: Any) -> RolloutSample:
     if sample.remove_sample:
         return sample
     if sample.reward is None:
-        raise ValueError(
-            "Sample has no reward after grading" + _returned_hint(returned)
-        )
+        raise ValueError("Sample has no reward after grading" + _returned_hint(returned))
     # A sample built without validation can hold anything.
     if not isinstance(sample.reward, float) or not math.isfinite(sample.reward):
         raise ValueError(f"the reward {sample.reward!r} is not a finite float")

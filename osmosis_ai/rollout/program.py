@@ -67,14 +67,10 @@ def _resolve(value: Any) -> Any:
         return None
     module_name, colon, attribute = value.rpartition(":")
     if not colon or not module_name or not attribute:
-        raise ConfigError(
-            f"Invalid import path {value!r}, expected 'module:attr' format"
-        )
+        raise ConfigError(f"Invalid import path {value!r}, expected 'module:attr' format")
     found = getattr(importlib.import_module(module_name), attribute, None)
     if found is None:
-        raise ImportError(
-            f"{module_name} does not export {attribute!r}", name=module_name
-        )
+        raise ImportError(f"{module_name} does not export {attribute!r}", name=module_name)
     return found
 
 
@@ -85,9 +81,7 @@ def _check_class(target: Any, *, role: str, method: str) -> None:
         )
     function = inspect.unwrap(getattr(target, method, None) or _absent)
     if function is _absent:
-        raise ConfigError(
-            f"{role} {target.__name__} has no method {method}()", key=role
-        )
+        raise ConfigError(f"{role} {target.__name__} has no method {method}()", key=role)
     if not inspect.iscoroutinefunction(function):
         raise ConfigError(
             f"{role} {target.__name__}.{method} is not a coroutine: write `async def {method}`, and "

@@ -43,9 +43,7 @@ class RolloutInitRequest(DeferredModel):
     rollout_id: RolloutId | None = None
     chat_completions_url: str
     controller_api_key: str | None = Field(default=None, repr=False)
-    llm_api_key: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, repr=False
-    )
+    llm_api_key: Annotated[str, Field(min_length=1)] | None = Field(default=None, repr=False)
     completion_callback_url: CallbackUrl
     grader_callback_url: CallbackUrl | None = None
     agent_timeout_sec: FiniteFloat | None = None
@@ -144,9 +142,7 @@ def encode_grade(rollout_id: str, result: ExecutionResult) -> bytes:
     The reward leaves only with a successful grade of a kept sample.
     """
     graded = result.succeeded
-    sample = (
-        None if result.sample is None else encode_sample(result.sample, rewarded=graded)
-    )
+    sample = None if result.sample is None else encode_sample(result.sample, rewarded=graded)
     return orjson.dumps(
         {
             "status": GraderStatus.SUCCESS if graded else GraderStatus.FAILURE,
@@ -187,9 +183,7 @@ def _safe_map(value: dict[str, Any]) -> Safe:
 
 def _error_fields(result: ExecutionResult) -> dict[str, Any]:
     return {
-        "err_message": None
-        if result.err_message is None
-        else safe_text(result.err_message),
+        "err_message": None if result.err_message is None else safe_text(result.err_message),
         "err_category": result.err_category,
         "phase": result.phase,
         "no_result": None if result.no_result is None else safe_text(result.no_result),

@@ -135,9 +135,7 @@ class _Rebuild:
         if id(item) in self.parents:
             return self._replaced(where, "a value that holds itself", "<cycle>")
         if depth >= MAX_DEPTH:
-            return self._replaced(
-                where, f"nested deeper than {MAX_DEPTH} levels", "<too deep>"
-            )
+            return self._replaced(where, f"nested deeper than {MAX_DEPTH} levels", "<too deep>")
         self.parents.add(id(item))
         try:
             if isinstance(item, Mapping):
@@ -146,9 +144,7 @@ class _Rebuild:
         finally:
             self.parents.discard(id(item))
 
-    def _pairs(
-        self, item: Mapping[Any, Any], where: str, depth: int
-    ) -> Iterator[tuple[str, Any]]:
+    def _pairs(self, item: Mapping[Any, Any], where: str, depth: int) -> Iterator[tuple[str, Any]]:
         for key, inner in item.items():
             name = self._key(key, where)
             if name is None:
@@ -181,9 +177,7 @@ class _Rebuild:
             return self.value(item.value, where, depth + 1)
         plain = _plain_form(item)
         if plain is not _DROPPED:
-            self._note(
-                where, f"a {type(item).__name__} became a {type(plain).__name__}"
-            )
+            self._note(where, f"a {type(item).__name__} became a {type(plain).__name__}")
             return self.value(plain, where, depth + 1)
         return self._replaced(
             where,
@@ -228,11 +222,7 @@ def _plain_form(item: Any) -> Any:
 
 def _integer_text(item: int) -> str:
     # Python refuses to print integers of more than some thousands of digits.
-    return (
-        str(item)
-        if item.bit_length() <= 4096
-        else f"<integer of {item.bit_length()} bits>"
-    )
+    return str(item) if item.bit_length() <= 4096 else f"<integer of {item.bit_length()} bits>"
 
 
 def _short(item: Any) -> str:

@@ -28,13 +28,7 @@ Phase: TypeAlias = Literal["workflow", "grader"]
 
 def check_path_segment(value: str) -> str:
     """Return `value` if it is one path segment, so that it can name a directory; else raise."""
-    unsafe = (
-        not value
-        or value in {".", ".."}
-        or "/" in value
-        or "\\" in value
-        or "\0" in value
-    )
+    unsafe = not value or value in {".", ".."} or "/" in value or "\\" in value or "\0" in value
     if unsafe or PurePath(value).name != value:
         raise ValueError(
             f"{value!r} must be a single path segment: no separators, not empty, '.' or '..'"
@@ -111,9 +105,7 @@ class RolloutSample(DeferredModel):
     extra_fields: dict[str, Any] = Field(default_factory=dict)
 
     # Plain: the default rebuilds every message of the conversation on each construction.
-    @field_validator(
-        "messages", mode="plain", json_schema_input_type=list[dict[str, Any]]
-    )
+    @field_validator("messages", mode="plain", json_schema_input_type=list[dict[str, Any]])
     @classmethod
     def _check_messages(cls, value: Any) -> Any:
         return check_messages(value)
@@ -138,15 +130,11 @@ class RolloutSample(DeferredModel):
 def check_messages(value: Any) -> Any:
     """Return `value` if it is a sequence of mappings, as it is and not copied; else raise."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
-        raise ValueError(
-            f"messages must be a list of dicts, got {type(value).__name__}"
-        )
+        raise ValueError(f"messages must be a list of dicts, got {type(value).__name__}")
     for index, message in enumerate(value):
         # The exact type first: asking the abstract one costs ten times as much.
         if type(message) is not dict and not isinstance(message, Mapping):
-            raise ValueError(
-                f"messages[{index}] must be a dict, got {type(message).__name__}"
-            )
+            raise ValueError(f"messages[{index}] must be a dict, got {type(message).__name__}")
     return value
 
 
@@ -160,9 +148,7 @@ class ConcurrencyConfig(DeferredModel):
 class BaseConfig(DeferredModel):
     """Base of workflow and grader configs; subclasses and instances may add fields."""
 
-    model_config = ConfigDict(
-        extra="allow", validate_assignment=True, arbitrary_types_allowed=True
-    )
+    model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
 
     name: str
     """What logs and errors call it."""

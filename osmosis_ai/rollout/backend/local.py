@@ -129,11 +129,7 @@ class LocalBackend(ExecutionBackend):
         said = dict.fromkeys(ids or (), CancelDisposition.NOT_FOUND)
         for rollout in [r for r in self._live if not r.answers.complete]:
             rollout_id = rollout.request.id
-            if (
-                all
-                or rollout_id in said
-                or (prefix is not None and rollout_id.startswith(prefix))
-            ):
+            if all or rollout_id in said or (prefix is not None and rollout_id.startswith(prefix)):
                 said[rollout_id] = rollout.cancel()
         return said
 
@@ -151,21 +147,13 @@ class LocalBackend(ExecutionBackend):
 
     async def _run(self, rollout: _Rollout) -> None:
         request, answers = rollout.request, rollout.answers
-        await rollout.interruptible(
-            RolloutStatus.QUEUED, lambda: self._take_slot(rollout)
-        )
+        await rollout.interruptible(RolloutStatus.QUEUED, lambda: self._take_slot(rollout))
         step = _Step.of(request, queued_sec=rollout.age_sec)
-        result = await rollout.interruptible(
-            RolloutStatus.RUNNING, lambda: self._workflow(step)
-        )
+        result = await rollout.interruptible(RolloutStatus.RUNNING, lambda: self._workflow(step))
         await answers.workflow(result)
         if answers.on_grader is None:
             return
-        if (
-            self._program.grader is None
-            or not result.succeeded
-            or not request.is_gradable
-        ):
+        if self._program.grader is None or not result.succeeded or not request.is_gradable:
             await answers.grader(_ungraded())
             return
         graded = await rollout.interruptible(
@@ -187,9 +175,7 @@ class LocalBackend(ExecutionBackend):
         )
         if not self._enforce_timeouts or limit_sec is None:
             return await work
-        return await _within(
-            work, limit_sec, phase="workflow", queued_sec=step.queued_sec
-        )
+        return await _within(work, limit_sec, phase="workflow", queued_sec=step.queued_sec)
 
     async def _grader(self, step: _Step, result: ExecutionResult) -> ExecutionResult:
         limit_sec = step.request.grader_timeout_sec
@@ -247,9 +233,7 @@ async def _within(
     try:
         async with asyncio.timeout_at(deadline):
             result = await work
-    except (
-        TimeoutError
-    ):  # the deadline's own: what user code raises has become a result
+    except TimeoutError:  # the deadline's own: what user code raises has become a result
         return _timed_out(limit_sec, phase=phase, queued_sec=queued_sec)
     if result.succeeded and clock() > deadline:
         return _timed_out(limit_sec, phase=phase, queued_sec=queued_sec)
@@ -347,9 +331,7 @@ class _Rollout:
             return CancelDisposition.CANCELLED_QUEUED
         return CancelDisposition.CANCELLED_RUNNING
 
-    async def interruptible(
-        self, status: RolloutStatus, work: Callable[[], Awaitable[T]]
-    ) -> T:
+    async def interruptible(self, status: RolloutStatus, work: Callable[[], Awaitable[T]]) -> T:
         """Do a step that `cancel` may interrupt; answers are given outside of such steps."""
         self.status = status
         self._raise_if_cancelled()
