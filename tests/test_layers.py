@@ -38,7 +38,7 @@ def test_an_import_that_points_upward_is_found(tmp_path: Path) -> None:
 
 def _lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [Path(sys.executable).parent / "lint-imports", "--no-cache", "--no-logo"],
+        [Path(sys.executable).parent / "lint-imports", "--no-cache"],
         cwd=folder,
         capture_output=True,
         check=False,
