@@ -44,17 +44,18 @@ class SafeJson(NamedTuple):
     changes: tuple[str, ...]
 
 
-def dump_json(value: Any) -> SafeJson:
+def dump_json(value: Any, *, indent: bool = False) -> SafeJson:
     """Encode a value as UTF-8 JSON; never fails for what a value holds."""
+    layout = orjson.OPT_INDENT_2 if indent else 0
     try:
-        data = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+        data = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS | layout)
     except (TypeError, ValueError, RecursionError):
         safe, changes = make_safe(value)
-        return SafeJson(orjson.dumps(safe), changes)
+        return SafeJson(orjson.dumps(safe, option=layout), changes)
     # The encoder writes NaN as null without a word, so a document with nulls is looked through.
     if b"null" in data and _has_non_finite(value):
         safe, changes = make_safe(value)
-        return SafeJson(orjson.dumps(safe), changes)
+        return SafeJson(orjson.dumps(safe, option=layout), changes)
     return SafeJson(data, ())
 
 
