@@ -169,7 +169,7 @@ def test_metadata_of_another_version_is_not_packed(
     stale.mkdir()
     (stale / "METADATA").write_text("Metadata-Version: 2.1\nName: osmosis-ai\nVersion: 0.3.8\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="runs but 0.3.8 is installed: pip install -e"):
+    with pytest.raises(ConfigError, match=r"runs but 0\.3\.8 is installed"):
         sdk_wheel()
 
 
