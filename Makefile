@@ -1,15 +1,15 @@
 # Two commands matter: `make demo` runs an evaluation, `make test` runs every test.
 # Environments are made in .venv/ as needed, with the newest Python found: see tools/.
 
-core = tools/environment core newest constraints/core.txt -e '.[server,eval]' --group dev
-floor = tools/environment floor oldest constraints/floor.txt -e '.[server,eval]' --group test
+core = tools/environment core newest constraints/core.txt -e '.[eval,parquet]' --group dev
+floor = tools/environment floor oldest constraints/floor.txt -e '.[eval,parquet]' --group test
 demo = tools/environment demo newest constraints/core.txt -e '.[eval]'
 
 # Every branch of these is tested: `make test` fails where one is not.
 covered = osmosis_ai/*.py,osmosis_ai/rollout/**,osmosis_ai/eval/**
 
 compile = bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
-	--no-annotate --no-header --extra server --extra eval pyproject.toml
+	--no-annotate --no-header --extra eval --extra parquet pyproject.toml
 
 .PHONY: demo gsm8k test test-floor check upgrade changelog build clean
 
