@@ -155,20 +155,17 @@ def encode_grade(rollout_id: str, result: ExecutionResult) -> bytes:
 
 def encode_sample(sample: RolloutSample, *, rewarded: bool) -> bytes:
     """A sample as JSON bytes without its archive; the reward is null unless it counts."""
-    messages = dump_json(sample.messages)
-    metrics = _safe_map(sample.metrics)
-    extra = _safe_map(sample.extra_fields)
-    changes = [
-        *(f"messages{change}" for change in messages.changes),
-        *(f"metrics.{change}" for change in metrics.changes),
-        *(f"extra_fields.{change}" for change in extra.changes),
-    ]
+    messages = dump_json(sample.messages, at="messages")
+    label = dump_json(sample.label, at="label")
+    metrics = _safe_map(sample.metrics, at="metrics")
+    extra = _safe_map(sample.extra_fields, at="extra_fields")
+    changes = messages.changes + label.changes + metrics.changes + extra.changes
     if changes:
         extra.value[MADE_SAFE_KEY] = changes
     return orjson.dumps(
         {
             "messages": orjson.Fragment(messages.data),
-            "label": None if sample.label is None else safe_text(sample.label),
+            "label": orjson.Fragment(label.data),
             "reward": sample.reward if rewarded and not sample.remove_sample else None,
             "remove_sample": sample.remove_sample,
             "metrics": metrics.value,
@@ -177,8 +174,8 @@ def encode_sample(sample: RolloutSample, *, rewarded: bool) -> bytes:
     )
 
 
-def _safe_map(value: dict[str, Any]) -> Safe:
-    return make_safe(value, drop=True) if value else Safe({}, ())
+def _safe_map(value: dict[str, Any], *, at: str) -> Safe:
+    return make_safe(value, drop=True, at=at) if value else Safe({}, ())
 
 
 def _error_fields(result: ExecutionResult) -> dict[str, Any]:
