@@ -12,6 +12,7 @@ logger = logging.getLogger(__name__)
 
 ARTIFACT_ROOT_VARIABLE = "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"
 
+_DEFAULT = "~/.osmosis"
 _PROBE_NAME = ".osmosis-health-check"
 
 # Both hold one entry for each root this process has met, which is one or a few.
@@ -20,12 +21,13 @@ _warned_roots: set[str] = set()
 
 
 def artifact_root(context: RolloutContext | None = None) -> str:
-    """Where rollout folders go now: the context's root, else the environment's, else `~/.osmosis`."""
+    """Where rollout folders go now: the context's root, else the environment's, else `~/.osmosis`.
+
+    Absolute: a workflow may change the working directory.
+    """
     if context is not None and context.artifact_root is not None:
-        return str(context.artifact_root)
-    return os.environ.get(ARTIFACT_ROOT_VARIABLE) or os.path.join(
-        os.path.expanduser("~"), ".osmosis"
-    )
+        return os.path.abspath(context.artifact_root)
+    return os.path.abspath(os.environ.get(ARTIFACT_ROOT_VARIABLE) or os.path.expanduser(_DEFAULT))
 
 
 def make_artifacts_dir(rollout_id: str, *, context: RolloutContext | None = None) -> Path | None:

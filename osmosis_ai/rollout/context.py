@@ -72,7 +72,7 @@ class RolloutContext:
     """The rollout that is going on: where its model is, its id, its sample source.
 
     Empty values fall back to `OSMOSIS_CHAT_COMPLETIONS_URL`, `OSMOSIS_API_KEY` and
-    `OSMOSIS_ROLLOUT_ID`. `with context:` makes it ambient; leaving restores what was ambient before.
+    `OSMOSIS_ROLLOUT_ID`. `with context:` makes it ambient; leaving restores what was before.
     """
 
     chat_completions_url: str = ""
@@ -96,7 +96,8 @@ class RolloutContext:
         """Register the one source of this rollout's sample; a second one raises ValueError."""
         if self.sample_source is not None:
             raise ValueError(
-                "this rollout already has a sample source: build exactly one agent or session in run()"
+                "this rollout already has a sample source: "
+                "build exactly one agent or session in run()"
             )
         self.sample_source = source
 
@@ -105,8 +106,14 @@ class RolloutContext:
         return None if self.sample_source is None else await self.sample_source.get_sample()
 
     def for_rollout(self, rollout_id: str) -> RolloutContext:
-        """This context if it belongs to the rollout, else a copy of it that does."""
-        return self if self.rollout_id == rollout_id else replace(self, rollout_id=rollout_id)
+        """This context if it belongs to the rollout, else a copy of it that does.
+
+        Another rollout's sample source stays behind: its sample is not this one's.
+        """
+        if self.rollout_id == rollout_id:
+            return self
+        source = None if self.rollout_id else self.sample_source
+        return replace(self, rollout_id=rollout_id, sample_source=source)
 
     def __enter__(self) -> Self:
         _ambient.set(_Frame(self, _ambient.get()))
@@ -119,7 +126,11 @@ class RolloutContext:
         traceback: TracebackType | None,
     ) -> None:
         frame = _ambient.get()
-        _ambient.set(None if frame is None else frame.outer)
+        # Contexts that user code entered and never left go with the one they were entered in.
+        while frame is not None and frame.context is not self:
+            frame = frame.outer
+        if frame is not None:
+            _ambient.set(frame.outer)
 
 
 class _Frame(NamedTuple):

@@ -6,8 +6,7 @@ import asyncio
 import copy
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +127,20 @@ def error_text(error: BaseException) -> str:
 
 def own_copy(value: Any) -> Any:
     """A copy that shares nothing mutable with the original, fast for JSON-like data."""
+    try:
+        return _plain_copy(value)
+    except RecursionError:  # it holds itself: copied slowly, with a memory
+        return copy.deepcopy(value)
+
+
+def _plain_copy(value: Any) -> Any:
     kind = type(value)
     if kind in _IMMUTABLE:
         return value
     if kind is dict:
-        return {key: own_copy(item) for key, item in value.items()}
+        return {key: _plain_copy(item) for key, item in value.items()}
     if kind is list:
-        return [own_copy(item) for item in value]
+        return [_plain_copy(item) for item in value]
     return copy.deepcopy(value)
 
 
@@ -148,28 +154,28 @@ async def _guarded(
     request: ExecutionRequest,
     sample: RolloutSample | None = None,
 ) -> ExecutionResult:
-    with _cancellation() as requested:
-        try:
-            result = await work()
-        except asyncio.CancelledError as exc:
-            if requested():
-                raise
-            result = _failed(exc, phase=phase, request=request, sample=sample)
-        except (Exception, SystemExit) as exc:  # the user's code: it may raise anything
-            result = _failed(exc, phase=phase, request=request, sample=sample)
-        if requested():
-            raise asyncio.CancelledError(f"rollout {request.id} was cancelled")
-        return result
+    is_cancelled = _watch_cancellation()
+    try:
+        result = await work()
+    except (KeyboardInterrupt, GeneratorExit):  # somebody ends the process or the coroutine
+        raise
+    # Broad: the user's code may raise anything, groups of base exceptions included.
+    except BaseException as exc:
+        if isinstance(exc, asyncio.CancelledError) and is_cancelled():
+            raise
+        result = _failed(exc, phase=phase, request=request, sample=sample)
+    if is_cancelled():
+        raise asyncio.CancelledError(f"rollout {request.id} was cancelled")
+    return result
 
 
-@contextmanager
-def _cancellation() -> Iterator[Callable[[], bool]]:
-    """Tell whether somebody has asked to cancel this task since the block began."""
+def _watch_cancellation() -> Callable[[], bool]:
+    """A way to ask whether somebody has asked to cancel this task since now."""
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("a rollout runs in an asyncio task")
     before = task.cancelling()
-    yield lambda: task.cancelling() > before
+    return lambda: task.cancelling() > before
 
 
 def _failed(
@@ -190,7 +196,7 @@ async def _sample_from(
     if returned is None:
         return _check_sample(await context.get_sample())
     if isinstance(returned, AgentWorkflowOutput):
-        output = AgentWorkflowOutput.model_validate(returned)
+        output = type(returned).model_validate(returned)
         if output.messages is None:
             return None
         return RolloutSample(

@@ -66,7 +66,7 @@ def _resolve(value: Any) -> Any:
     if not value:
         return None
     module_name, colon, attribute = value.rpartition(":")
-    if not colon or not module_name or not attribute:
+    if not colon or not attribute or not module_name or module_name.startswith("."):
         raise ConfigError(f"Invalid import path {value!r}, expected 'module:attr' format")
     found = getattr(importlib.import_module(module_name), attribute, None)
     if found is None:
@@ -79,19 +79,24 @@ def _check_class(target: Any, *, role: str, method: str) -> None:
         raise ConfigError(
             f"{role} must be a class, got {target!r}: pass the class itself", key=role
         )
-    function = inspect.unwrap(getattr(target, method, None) or _absent)
-    if function is _absent:
-        raise ConfigError(f"{role} {target.__name__} has no method {method}()", key=role)
-    if not inspect.iscoroutinefunction(function):
+    function = getattr(target, method, None)
+    abstract = sorted(getattr(target, "__abstractmethods__", ()))
+    if function is None or abstract:
+        missing = ", ".join(f"{name}()" for name in abstract or [method])
+        raise ConfigError(f"{role} {target.__name__} does not define {missing}", key=role)
+    if not _is_coroutine_function(function):
         raise ConfigError(
-            f"{role} {target.__name__}.{method} is not a coroutine: write `async def {method}`, and "
-            "put blocking code into `await asyncio.to_thread(...)`",
+            f"{role} {target.__name__}.{method} is not a coroutine: write `async def {method}`, "
+            "and put blocking code into `await asyncio.to_thread(...)`",
             key=role,
         )
 
 
-def _absent() -> None:
-    """Stands for a method that is not there."""
+def _is_coroutine_function(function: Any) -> bool:
+    """Whether it is one itself, or a decorator's wrapper round one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        inspect.unwrap(function)
+    )
 
 
 def _check_config(config: Any) -> None:
@@ -106,6 +111,6 @@ def _check_config(config: Any) -> None:
     except Exception as exc:
         raise ConfigError(
             f"workflow_config {config.name!r} cannot be copied, and each execution gets a copy: "
-            f"{exc or type(exc).__name__}. Build the value that cannot be copied inside run().",
+            f"{str(exc) or type(exc).__name__}. Build what cannot be copied inside run().",
             key="workflow_config",
         ) from exc

@@ -33,6 +33,10 @@ def check_path_segment(value: str) -> str:
         raise ValueError(
             f"{value!r} must be a single path segment: no separators, not empty, '.' or '..'"
         )
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:
+        raise ValueError(f"{value!r} holds a lone surrogate, which no message can carry") from exc
     return value
 
 

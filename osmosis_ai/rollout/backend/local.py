@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,6 +88,8 @@ class LocalBackend(ExecutionBackend):
         try:
             await self._run(rollout)
         except asyncio.CancelledError:
+            if not rollout.is_cancelled:  # a callback's own, and no business of ours
+                raise
             await rollout.settle()
             await rollout.answers.cancelled()
             if rollout.cancelled_from_outside:
@@ -221,15 +223,19 @@ def _ungraded() -> ExecutionResult:
 
 
 async def _within(
-    work: Awaitable[ExecutionResult],
+    work: Coroutine[Any, Any, ExecutionResult],
     limit_sec: float,
     *,
     phase: Phase,
     queued_sec: float = 0.0,
 ) -> ExecutionResult:
     """Run to the deadline; past it the result is a timeout, a late success of blocking code too."""
+    left_sec = limit_sec - queued_sec
+    if left_sec <= 0:
+        work.close()
+        return _timed_out(limit_sec, phase=phase, queued_sec=queued_sec)
     clock = asyncio.get_running_loop().time
-    deadline = clock() + max(0.0, limit_sec - queued_sec)
+    deadline = clock() + left_sec
     try:
         async with asyncio.timeout_at(deadline):
             result = await work
@@ -321,6 +327,11 @@ class _Rollout:
         """Whether somebody cancelled the task itself and waits for that to show."""
         return self.task.cancelling() > self._cancels_before
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked for the end of this rollout."""
+        return self.is_stopping or self.cancelled_from_outside
+
     def cancel(self) -> CancelDisposition:
         """Interrupt the rollout where it can be: while it waits or while user code runs."""
         self.is_stopping = True
@@ -365,28 +376,27 @@ class _Slots:
 
     limit: int | None
     taken: int = 0
-    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    waiting: OrderedDict[asyncio.Future[None], None] = field(default_factory=OrderedDict)
 
     async def take(self) -> None:
         if self.limit is None or (self.taken < self.limit and not self.waiting):
             self.taken += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append(turn)
+        self.waiting[turn] = None
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.release()  # the slot was handed over in the same moment
-            else:
-                self.waiting.remove(turn)
+            self.waiting.pop(turn, None)
             raise
 
     def release(self) -> None:
         """Hand the slot to the next in line, or free it."""
         while self.waiting:
-            turn = self.waiting.popleft()
-            if not turn.done():
+            turn, _ = self.waiting.popitem(last=False)
+            if not turn.done():  # done: cancelled, and not yet told
                 turn.set_result(None)
                 return
         self.taken -= 1
