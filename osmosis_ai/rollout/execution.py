@@ -117,10 +117,9 @@ def categorize(error: BaseException) -> RolloutErrorCategory:
 
 def error_text(error: BaseException) -> str:
     """`str(error)` made safe to send, or the class name where that is empty."""
-    # Broad: __str__ is the user's, and a broken one must not cost the result.
     try:
         text = str(error)
-    except Exception:
+    except Exception:  # __str__ is the user's, and a broken one must not cost the result
         text = ""
     return safe_text(text) or type(error).__name__
 
@@ -159,8 +158,7 @@ async def _guarded(
         result = await work()
     except (KeyboardInterrupt, GeneratorExit):  # somebody ends the process or the coroutine
         raise
-    # Broad: the user's code may raise anything, groups of base exceptions included.
-    except BaseException as exc:
+    except BaseException as exc:  # the user's code may raise anything, groups included
         if isinstance(exc, asyncio.CancelledError) and is_cancelled():
             raise
         result = _failed(exc, phase=phase, request=request, sample=sample)

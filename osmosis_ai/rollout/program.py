@@ -105,10 +105,9 @@ def _check_config(config: Any) -> None:
             f"workflow_config must be an AgentWorkflowConfig, got {type(config).__name__}",
             key="workflow_config",
         )
-    # Broad: a copy runs whatever the values in the config define, and may raise anything.
     try:
         copy.deepcopy(config)
-    except Exception as exc:
+    except Exception as exc:  # a copy runs whatever the config's values define
         raise ConfigError(
             f"workflow_config {config.name!r} cannot be copied, and each execution gets a copy: "
             f"{str(exc) or type(exc).__name__}. Build what cannot be copied inside run().",

@@ -54,13 +54,12 @@ def dump_json(value: Any, *, indent: bool = False, at: str = "") -> SafeJson:
     `at` is what the changes call the value: `messages` makes `messages[0].content: …`.
     """
     layout = orjson.OPT_INDENT_2 if indent else 0
-    # Broad: the encoder reads enums, dates and time zones, and theirs may raise anything.
     try:
         data = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS | layout)
         # It writes NaN as null without a word, so a document with nulls is looked through.
         if b"null" not in data or not _has_non_finite(value):
             return SafeJson(data, ())
-    except Exception:
+    except Exception:  # enums, dates and time zones of a foreign type may raise anything
         pass
     safe, changes = make_safe(value, at=at)
     return SafeJson(orjson.dumps(safe, option=layout), changes)
@@ -120,7 +119,6 @@ class _Rebuild:
     objects: int = 0
 
     def value(self, item: Any, where: str, depth: int) -> Any:
-        # Broad: isinstance, iteration and conversion all run code that foreign types define.
         try:
             if isinstance(item, Enum):
                 return self.value(item.value, where, depth)
@@ -130,6 +128,7 @@ class _Rebuild:
                 return _date_text(item)
             return self._nested(item, where, depth)
         except Exception as exc:
+            # isinstance, iteration and conversion all run code that foreign types define
             return self._replaced(
                 where,
                 f"reading a {type(item).__name__} raised {type(exc).__name__}",
@@ -262,10 +261,9 @@ def _date_text(item: Any) -> str:
 
 
 def _key_text(key: Any) -> str:
-    # Broad: a key of a foreign type must not cost the mapping.
     try:
         plain = _plain_form(key)
-    except Exception:
+    except Exception:  # a key of a foreign type must not cost the mapping
         plain = _NO_FORM
     if isinstance(plain, str):
         return plain
@@ -286,8 +284,7 @@ def _is_valid(text: str) -> bool:
 
 
 def _short(item: Any) -> str:
-    # Broad: a foreign type's own repr may raise anything.
     try:
         return repr(item)[:80]
-    except Exception:
+    except Exception:  # a foreign type's own repr may raise anything
         return f"<{type(item).__name__}>"
