@@ -12,17 +12,32 @@ OsmosisError
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 
 class OsmosisError(Exception):
     """Base of every error this package raises on purpose; `str()` is written for a person."""
 
 
-class ConfigError(OsmosisError, ValueError):
-    """A file, flag or argument of the user's cannot be used; the message names the key."""
+class Issue(NamedTuple):
+    """One fault of a file: the dotted key it is at, and what is wrong there."""
 
-    def __init__(self, message: str, *, key: str | None = None) -> None:
+    key: str
+    message: str
+
+
+class ConfigError(OsmosisError, ValueError):
+    """A file, flag or argument of the user's cannot be used; the message names the key.
+
+    `issues` lists the faults one by one where a whole file was checked.
+    """
+
+    def __init__(
+        self, message: str, *, key: str | None = None, issues: tuple[Issue, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.key = key
+        self.issues = issues
 
 
 class DatasetError(OsmosisError):
@@ -33,7 +48,12 @@ class MissingExtraError(OsmosisError, ModuleNotFoundError):
     """An optional package is not installed; the message holds the install line."""
 
     def __init__(
-        self, message: str, *, extra: str, name: str | None = None, path: str | None = None
+        self,
+        message: str,
+        *,
+        extra: str = "",  # a default, for a copy in another process is made of the message alone
+        name: str | None = None,
+        path: str | None = None,
     ) -> None:
         super().__init__(message)
         self.extra = extra

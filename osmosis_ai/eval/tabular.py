@@ -1,0 +1,105 @@
+"""The rows of a csv, jsonl or parquet file as they stand in it, one at a time."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from osmosis_ai.errors import DatasetError
+
+CELL_LIMIT_BYTES = 16 * 1024 * 1024
+"""The largest cell of a csv file that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """One row of a file: its columns, or why they cannot be read."""
+
+    where: str
+    """Where people find it: `line 7`, or empty where the index says it all."""
+    columns: dict[str, Any]
+    fault: str | None = None
+
+
+Reader: TypeAlias = Callable[[Path], Iterator[RawRow]]
+
+
+def read_rows(path: Path) -> Iterator[RawRow]:
+    """Read a file row by row; raises DatasetError where no further row can be read."""
+    try:
+        yield from _reader(path)(path)
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror}") from error
+
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+"""Files we can read."""
+
+
+def _reader(path: Path) -> Reader:
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        return _read_csv
+    if suffix == ".jsonl":
+        return _read_jsonl
+    if suffix == ".parquet":
+        # On use: its package is optional, and the other formats do without it.
+        read_parquet: Reader = import_module("osmosis_ai.eval.parquet").read_parquet
+        return read_parquet
+    raise DatasetError(f"{path} is none of {', '.join(SUFFIXES)}: convert it to one of them")
+
+
+def _read_jsonl(path: Path) -> Iterator[RawRow]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            text = line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip()
+            if text:
+                yield _parse_line(text, where=f"line {number}")
+
+
+def _parse_line(text: bytes, *, where: str) -> RawRow:
+    try:
+        # Not orjson: it refuses lone surrogates and rounds large integers without a word.
+        value = json.loads(text.decode())
+    except UnicodeDecodeError as error:
+        return RawRow(where, {}, fault=f"is not UTF-8 text: {error.reason} at byte {error.start}")
+    except (ValueError, RecursionError) as error:
+        return RawRow(where, {}, fault=f"is not JSON: {error}")
+    if not isinstance(value, dict):
+        return RawRow(where, {}, fault=f"must be an object, got {type(value).__name__}")
+    return RawRow(where, value)
+
+
+def _read_csv(path: Path) -> Iterator[RawRow]:
+    csv.field_size_limit(CELL_LIMIT_BYTES)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = csv.reader(file, strict=True)
+        try:
+            header = _check_header(next(lines, []), path)
+            for cells in lines:
+                if cells:
+                    yield _csv_row(header, cells, where=f"line {lines.line_num}")
+        except UnicodeDecodeError as error:
+            raise DatasetError(
+                f"{path} is not UTF-8 text near line {lines.line_num + 1}: save it as UTF-8"
+            ) from error
+        except csv.Error as error:
+            raise DatasetError(f"{path}, line {lines.line_num}: {error}") from error
+
+
+def _check_header(header: list[str], path: Path) -> list[str]:
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DatasetError(f"{path}: the header names the column {twice[0]!r} twice")
+    return header
+
+
+def _csv_row(header: list[str], cells: list[str], *, where: str) -> RawRow:
+    if len(cells) != len(header):
+        return RawRow(where, {}, fault=f"has {len(cells)} cells, the header {len(header)}")
+    return RawRow(where, dict(zip(header, cells, strict=True)))
