@@ -1,0 +1,168 @@
+"""Controller: what rollouts call back, on a localhost listener in a thread of its own.
+
+A client in `run` that blocks the caller's event loop slows other rollouts, but the model's answer
+and the deadline clock do not wait for that loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import ExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from osmosis_ai.rollout.controller.asgi import (
+    Disconnected,
+    HttpError,
+    Receive,
+    Scope,
+    Send,
+    check_bearer,
+    read_body,
+    send_error,
+    send_whole,
+)
+from osmosis_ai.rollout.controller.bridge import Bridge
+from osmosis_ai.rollout.controller.clock import DeadlineClock
+from osmosis_ai.rollout.controller.endpoint import CLOSED, RolloutEndpoint
+from osmosis_ai.rollout.controller.model.base import ModelCall, ModelClient
+from osmosis_ai.rollout.controller.rendezvous import Kind
+from osmosis_ai.rollout.controller.retry import RetryPolicy
+from osmosis_ai.rollout.controller.thread import Listening, listen
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 2**26
+"""The longest body taken from a rollout: images and long conversations fit."""
+
+
+class Controller:
+    """Serves a model to rollouts, and takes their answers, while its `with` block lasts.
+
+    with Controller(ScriptedClient(reply)) as controller:
+        with controller.open_rollout("r1", deadline_sec=600) as endpoint:
+            ...  # the rollout calls endpoint.chat_completions_url with endpoint.api_key
+    """
+
+    def __init__(
+        self,
+        model: ModelClient,
+        *,
+        retry: RetryPolicy | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self._model = model
+        self._bridge = Bridge(model, retry=retry or RetryPolicy(), max_body_bytes=max_body_bytes)
+        self._max_body_bytes = max_body_bytes
+        self._endpoints: dict[str, RolloutEndpoint] = {}
+        self._listening: Listening
+        self._clock: DeadlineClock
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        self._listening = self._stack.enter_context(listen(self._app, lifespan=self._lifespan))
+        self._clock = DeadlineClock(self._listening.loop, self._ring)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def base_url(self) -> str:
+        """Where the listener is."""
+        return self._listening.base_url
+
+    def open_rollout(
+        self,
+        rollout_id: str,
+        *,
+        row: int = 0,
+        attempt: int = 0,
+        seed: int = 0,
+        deadline_sec: float | None = None,
+        on_deadline: Callable[[], None] | None = None,
+    ) -> RolloutEndpoint:
+        """Give a rollout its URLs; its deadline starts now.
+
+        `on_deadline` is called in the listener's thread. Raises ValueError for an id that is open.
+        """
+        endpoint = RolloutEndpoint(
+            base_url=self.base_url,
+            first_call=ModelCall(rollout_id, row=row, attempt=attempt, seed=seed),
+            deadline_sec=deadline_sec,
+            on_deadline=on_deadline,
+            close=self._close_rollout,
+        )
+        if self._endpoints.setdefault(endpoint.key, endpoint) is not endpoint:
+            raise ValueError(f"rollout {rollout_id!r} is open already")
+        if deadline_sec is not None:
+            self._clock.set(endpoint, deadline_sec)
+        return endpoint
+
+    def _close_rollout(self, endpoint: RolloutEndpoint) -> None:
+        if self._endpoints.get(endpoint.key) is not endpoint:
+            return
+        del self._endpoints[endpoint.key]
+        self._clock.drop(endpoint)
+        if endpoint.refuse_calls(CLOSED):
+            self._listening.loop.call_soon_threadsafe(endpoint.end_calls, CLOSED)
+
+    def _ring(self, key: Hashable) -> None:
+        assert isinstance(key, RolloutEndpoint)
+        key.expire()
+
+    @asynccontextmanager
+    async def _lifespan(self) -> AsyncIterator[None]:
+        await self._model.open()
+        try:
+            yield
+        finally:
+            for endpoint in list(self._endpoints.values()):
+                endpoint.end_calls("the controller has stopped")
+            await self._model.close()
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._route(scope, receive, send)
+        except HttpError as error:
+            await send_error(send, error.status, str(error))
+        except Disconnected:
+            logger.debug("%s: the client hung up before its request was whole", scope["path"])
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # By hand: this is what every model call of every rollout goes through.
+        prefix, _, rest = scope["path"].partition("/v1/rollouts/")
+        key, _, route = rest.partition("/")
+        endpoint = self._endpoints.get(key)
+        method = _METHODS.get(route)
+        if prefix or method is None or endpoint is None:
+            raise HttpError(
+                404, f"nothing here at {scope['path']}: no such rollout, or it has ended"
+            )
+        if scope["method"] != method:
+            raise HttpError(405, f"{route} takes {method}")
+        if route == "chat/completions":
+            await self._bridge.serve_chat(endpoint, scope, receive, send)
+        elif route == "models":
+            await self._bridge.serve_models(endpoint, scope, send)
+        else:
+            await self._take_answer(endpoint, _KINDS[route], scope, receive, send)
+
+    async def _take_answer(
+        self, endpoint: RolloutEndpoint, kind: Kind, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if endpoint.callbacks is None:
+            raise HttpError(404, "nobody waits for an answer of this rollout")
+        check_bearer(scope, endpoint.callbacks.token)
+        body = await read_body(receive, max_bytes=self._max_body_bytes)
+        await send_whole(send, 200, await endpoint.callbacks.accept(kind, body))
+
+
+_METHODS = {"chat/completions": "POST", "models": "GET", "completion": "POST", "grader": "POST"}
+_KINDS: dict[str, Kind] = {"completion": "completion", "grader": "grader"}

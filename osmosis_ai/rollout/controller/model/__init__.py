@@ -1,0 +1,1 @@
+"""The kinds of model that answer policy calls, one a file."""

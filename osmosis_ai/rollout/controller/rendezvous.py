@@ -1,0 +1,112 @@
+"""Rendezvous: where the two answers of a rollout on a server meet whoever waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pydantic import ValidationError
+
+from osmosis_ai.rollout.controller.asgi import HttpError
+from osmosis_ai.rollout.controller.model.base import parse_object
+from osmosis_ai.rollout.protocol import GraderCompleteRequest, RolloutCompleteRequest
+from osmosis_ai.rollout.types import GraderStatus
+
+logger = logging.getLogger(__name__)
+
+Kind: TypeAlias = Literal["completion", "grader"]
+Answer: TypeAlias = RolloutCompleteRequest | GraderCompleteRequest
+Commit: TypeAlias = Callable[[Answer], Awaitable[None]]
+"""Makes an answer last, before it is acknowledged; where it raises, the server asks again."""
+
+ACK = b"{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Both answers of a rollout; the workflow's may be lost where the grader's arrived."""
+
+    completion: RolloutCompleteRequest | None
+    grader: GraderCompleteRequest
+
+
+class Rendezvous:
+    """Takes a rollout's answers in the listener's thread, and hands them to the waiting loop.
+
+    The grader's answer is the last one and ends the wait. Of several answers of a kind the first
+    counts: each later one is acknowledged all the same, and logged where it says something else.
+    """
+
+    def __init__(self, rollout_id: str, *, commit: Commit | None = None) -> None:
+        self.api_key = secrets.token_urlsafe(24)
+        self.token = self.api_key.encode()
+        self._rollout_id = rollout_id
+        self._commit = commit
+        self._digests: dict[Kind, bytes] = {}
+        self._completion: RolloutCompleteRequest | None = None
+        self._answers: Future[Answers] = Future()
+        # One at a time: a duplicate must not be committed beside its original.
+        self._turn = asyncio.Lock()
+
+    async def answers(self) -> Answers:
+        """Wait for the last answer, in any event loop; nobody else may wait too."""
+        return await asyncio.wrap_future(self._answers)
+
+    async def accept(self, kind: Kind, body: bytes) -> bytes:
+        """Take one answer and return its acknowledgement; raises HttpError 422 for a wrong one."""
+        answer = self._parse(kind, body)
+        digest = hashlib.sha256(body).digest()
+        async with self._turn:
+            if kind not in self._digests:
+                if self._commit is not None:
+                    await self._commit(answer)
+                self._digests[kind] = digest
+                self._publish(answer)
+            elif self._digests[kind] != digest:
+                logger.warning(
+                    "rollout %s: a second %s answer says something else; the first one counts",
+                    self._rollout_id,
+                    kind,
+                )
+        return ACK
+
+    def _parse(self, kind: Kind, body: bytes) -> Answer:
+        try:
+            data = {"rollout_id": self._rollout_id, **parse_object(body)}
+            answer = _MODELS[kind].model_validate(data)
+        except ValidationError as error:
+            raise HttpError(422, f"not a {kind} answer: {error}") from error
+        except ValueError as error:
+            raise HttpError(422, str(error)) from error
+        if answer.rollout_id != self._rollout_id:
+            raise HttpError(422, f"this URL belongs to rollout {self._rollout_id!r}")
+        if not _is_terminal(answer):
+            raise HttpError(422, f"status {answer.status.value!r} is not an end of a rollout")
+        return answer
+
+    def _publish(self, answer: Answer) -> None:
+        if isinstance(answer, RolloutCompleteRequest):
+            self._completion = answer
+            return
+        try:
+            self._answers.set_result(Answers(self._completion, answer))
+        except InvalidStateError:
+            logger.info("rollout %s: an answer came after the wait for it", self._rollout_id)
+
+
+_MODELS: dict[Kind, type[RolloutCompleteRequest | GraderCompleteRequest]] = {
+    "completion": RolloutCompleteRequest,
+    "grader": GraderCompleteRequest,
+}
+
+
+def _is_terminal(answer: Answer) -> bool:
+    if isinstance(answer, RolloutCompleteRequest):
+        return answer.status.is_terminal
+    return answer.status is not GraderStatus.PENDING

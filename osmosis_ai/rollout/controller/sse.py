@@ -1,0 +1,114 @@
+"""Event streams of chat completions: what one says of itself, and a whole answer dressed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+DONE = b"data: [DONE]\n\n"
+
+
+class StreamWatch:
+    """Reads along while chunks pass: usage, errors, and whether the end was one."""
+
+    def __init__(self) -> None:
+        self.usage: dict[str, Any] | None = None
+        self.error: str | None = None
+        self.has_ended = False
+        """Whether `[DONE]` was said."""
+        self._is_finished = False
+        self._has_choices = False
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream, cut wherever the network cut them."""
+        lines = (self._rest + chunk).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip())
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with a stream that ended here, or None."""
+        if self.error is not None:
+            return self.error
+        if not self.has_ended and not self._is_finished:
+            return "the model's stream ended before its answer was finished"
+        if not self._has_choices:
+            return "the model answered without choices"
+        return None
+
+    def _event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            self.has_ended = True
+            return
+        try:
+            event = orjson.loads(data)
+        except ValueError:
+            self.error = "the model's stream holds an event that is not JSON"
+            return
+        if not isinstance(event, dict):
+            return
+        if event.get("error"):
+            self.error = error_message(event) or "the model's stream reported an error"
+        if isinstance(event.get("usage"), dict):
+            self.usage = event["usage"]
+        for choice in event.get("choices") or ():
+            self._has_choices = True
+            # Not every server says [DONE] after its last chunk.
+            if isinstance(choice, dict) and choice.get("finish_reason"):
+                self._is_finished = True
+
+
+def to_events(completion: Mapping[str, Any], *, with_usage: bool) -> Iterator[bytes]:
+    """A whole `chat.completion` as the events of a stream, for clients that asked for one."""
+    frame = {
+        **{key: value for key, value in completion.items() if key not in ("choices", "usage")},
+        "object": "chat.completion.chunk",
+    }
+    for choice in completion["choices"]:
+        yield _event({**frame, "choices": [_delta(choice)]})
+        yield _event({**frame, "choices": [_finish(choice)]})
+    if with_usage:
+        yield _event({**frame, "choices": [], "usage": completion.get("usage")})
+    yield DONE
+
+
+def error_message(body: Any) -> str | None:
+    """The message of an error object in any of the shapes servers use, or None."""
+    if not isinstance(body, dict):
+        return None
+    error = body.get("error") or body.get("detail") or body.get("message")
+    if isinstance(error, dict):
+        error = error.get("message")
+    return error if isinstance(error, str) else None
+
+
+def _delta(choice: Mapping[str, Any]) -> dict[str, Any]:
+    delta = dict(choice.get("message") or {})
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [
+            {"index": place, **call} for place, call in enumerate(delta["tool_calls"])
+        ]
+    return {
+        "index": choice.get("index", 0),
+        "delta": delta,
+        "logprobs": choice.get("logprobs"),
+        "finish_reason": None,
+    }
+
+
+def _finish(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "index": choice.get("index", 0),
+        "delta": {},
+        "logprobs": None,
+        "finish_reason": choice.get("finish_reason") or "stop",
+    }
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(data) + b"\n\n"

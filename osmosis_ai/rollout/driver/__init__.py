@@ -1,0 +1,1 @@
+"""How a rollout is reached: in this process, or on a server."""

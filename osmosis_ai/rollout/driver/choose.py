@@ -1,0 +1,96 @@
+"""open_driver: which driver a run uses, and the backend or server behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from osmosis_ai.errors import ConfigError
+from osmosis_ai.launch import forgetting_modules, import_path, load_entrypoint
+from osmosis_ai.rollout.backend.base import ExecutionBackend
+from osmosis_ai.rollout.controller import Controller
+from osmosis_ai.rollout.controller.model.base import ModelClient
+from osmosis_ai.rollout.controller.model.openai_compatible import OpenAICompatibleClient
+from osmosis_ai.rollout.controller.model.scripted import PREFIX, load_scripted
+from osmosis_ai.rollout.controller.retry import RetryPolicy
+from osmosis_ai.rollout.driver.base import ModelSpec, RolloutDriver
+from osmosis_ai.rollout.driver.in_process import InProcessDriver, OnSample
+
+IN_PROCESS = "in-process"
+
+
+@asynccontextmanager
+async def open_driver(
+    *,
+    entrypoint: Path,
+    project_path: Path,
+    import_roots: Sequence[Path],
+    model: ModelSpec,
+    artifact_root: Path,
+    driver: str | None = None,
+    server_url: str | None = None,
+    on_sample: OnSample | None = None,
+) -> AsyncIterator[RolloutDriver]:
+    """The driver for an entrypoint, with its model answering, until the block ends.
+
+    Where nothing is asked for, the entrypoint's `backend` runs in this process. Its modules, and
+    those of a scripted model, can be imported from `import_roots` meanwhile and are forgotten
+    afterwards. Raises ConfigError for what cannot be used.
+    """
+    _check_choice(driver, server_url)
+    with forgetting_modules(import_roots), import_path(import_roots):
+        backend = _load_backend(entrypoint, import_roots)
+        # A scripted model gives the same reply again: trying again would only cost time.
+        retries = 0 if model.path.startswith(PREFIX) else model.max_retries
+        retry = RetryPolicy(max_retries=retries)
+        with Controller(load_model(model), retry=retry) as controller:
+            in_process = InProcessDriver(
+                backend,
+                controller=controller,
+                project_path=project_path,
+                artifact_root=artifact_root,
+                on_sample=on_sample,
+            )
+            try:
+                yield in_process
+            finally:
+                await in_process.close()
+                await backend.shutdown()
+
+
+def load_model(model: ModelSpec) -> ModelClient:
+    """The client for a model as a config names it."""
+    if model.path.startswith(PREFIX):
+        return load_scripted(model.path)
+    if model.base_url is not None:
+        return OpenAICompatibleClient(
+            model.base_url, model=model.path, api_key=model.api_key, params=model.params
+        )
+    raise ConfigError(
+        f"nothing answers for model_path {model.path!r}: give `[model] base_url` of an "
+        "OpenAI-compatible server, or a model path like 'scripted:module:attr'",
+        key="model_path",
+    )
+
+
+def _check_choice(driver: str | None, server_url: str | None) -> None:
+    if server_url is not None:
+        raise ConfigError("--server is not among the drivers of this version", key="server")
+    if driver not in (None, IN_PROCESS):
+        raise ConfigError(f"driver is {driver!r}; choose {IN_PROCESS!r}", key="driver")
+
+
+def _load_backend(entrypoint: Path, import_roots: Sequence[Path]) -> ExecutionBackend:
+    module = load_entrypoint(entrypoint, import_roots)
+    backend = getattr(module, "backend", None)
+    if isinstance(backend, ExecutionBackend):
+        return backend
+    found = "has no `backend`"
+    if backend is not None:
+        found = f"has a `backend` that is a {type(backend).__name__}, not an ExecutionBackend"
+    raise ConfigError(
+        f"{entrypoint} {found}. To run in this process it needs, at module level, "
+        "`backend = LocalBackend(workflow=MyWorkflow, grader=MyGrader)`",
+        key="entrypoint",
+    )
