@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionRequest
 
@@ -14,6 +14,9 @@ DEADLINE_SLACK_SEC = 60.0
 
 FALLBACK_DEADLINE_SEC = 3600.0
 """How long a driver waits where a request does not set both deadlines."""
+
+Deadline: TypeAlias = Callable[[ExecutionRequest], float]
+"""Says after how many seconds from dispatch a driver cancels a rollout; `deadline_sec` is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.launch import forgetting_modules, import_path, load_entrypoint
 from osmosis_ai.rollout.backend.base import ExecutionBackend
-from osmosis_ai.rollout.controller import Controller
+from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.base import ModelClient
 from osmosis_ai.rollout.controller.model.openai_compatible import OpenAICompatibleClient
 from osmosis_ai.rollout.controller.model.scripted import PREFIX, load_scripted
 from osmosis_ai.rollout.controller.retry import RetryPolicy
-from osmosis_ai.rollout.driver.base import ModelSpec, RolloutDriver
+from osmosis_ai.rollout.driver.base import Deadline, ModelSpec, RolloutDriver, deadline_sec
 from osmosis_ai.rollout.driver.in_process import InProcessDriver, OnSample
 
 IN_PROCESS = "in-process"
@@ -31,6 +31,7 @@ async def open_driver(
     driver: str | None = None,
     server_url: str | None = None,
     on_sample: OnSample | None = None,
+    deadline: Deadline = deadline_sec,
 ) -> AsyncIterator[RolloutDriver]:
     """The driver for an entrypoint, with its model answering, until the block ends.
 
@@ -51,6 +52,7 @@ async def open_driver(
                 project_path=project_path,
                 artifact_root=artifact_root,
                 on_sample=on_sample,
+                deadline=deadline,
             )
             try:
                 yield in_process

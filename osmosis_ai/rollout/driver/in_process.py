@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from osmosis_ai.rollout.backend.base import CancelDisposition, ExecutionBackend
 from osmosis_ai.rollout.context import RolloutContext
-from osmosis_ai.rollout.controller import Controller, RolloutEndpoint
-from osmosis_ai.rollout.driver.base import RolloutDriver, RolloutItem, deadline_sec
+from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
+from osmosis_ai.rollout.controller.listener import Controller
+from osmosis_ai.rollout.driver.base import Deadline, RolloutDriver, RolloutItem, deadline_sec
 from osmosis_ai.rollout.driver.outcome import CANCELLED, Ending, settle, without_result
 from osmosis_ai.rollout.driver.slots import Slots
 from osmosis_ai.rollout.execution import error_text
@@ -51,6 +52,7 @@ class InProcessDriver(RolloutDriver):
         artifact_root: Path | None = None,
         on_sample: OnSample | None = None,
         stop_patience_sec: float = STOP_PATIENCE_SEC,
+        deadline: Deadline = deadline_sec,
     ) -> None:
         capacity = backend.capacity()
         self._backend = backend
@@ -59,6 +61,7 @@ class InProcessDriver(RolloutDriver):
         self._artifact_root = artifact_root
         self._on_sample = on_sample
         self._stop_patience_sec = stop_patience_sec
+        self._deadline = deadline
         self._max_in_flight = None if capacity is None else capacity.max
         self._slots = Slots(self._max_in_flight)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,7 +107,7 @@ class InProcessDriver(RolloutDriver):
     def _start(self, request: ExecutionRequest, item: RolloutItem) -> _Rollout:
         loop = asyncio.get_running_loop()
         rang: asyncio.Future[None] = loop.create_future()
-        limit_sec = deadline_sec(request)
+        limit_sec = self._deadline(request)
         endpoint = self._controller.open_rollout(
             request.id,
             row=item.row,
