@@ -6,9 +6,11 @@ import asyncio
 import copy
 import logging
 import math
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from osmosis_ai.rollout.agent_workflow import AgentWorkflowOutput
 from osmosis_ai.rollout.context import (
@@ -30,6 +32,8 @@ from osmosis_ai.rollout.types import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 async def run_workflow(
     program: Program,
@@ -37,11 +41,13 @@ async def run_workflow(
     *,
     context: RolloutContext,
     artifacts_dir: Path | None = None,
+    variables: Context | None = None,
 ) -> ExecutionResult:
     """Run the user's workflow once; whatever it raises becomes the result.
 
     Only a cancellation that somebody requested passes, also where the workflow swallowed it, and
-    KeyboardInterrupt.
+    KeyboardInterrupt. `variables` holds the context variables of user code, so that a grader sees
+    those its workflow set; without it the code gets a copy of the caller's.
     """
 
     async def work() -> ExecutionResult:
@@ -52,12 +58,12 @@ async def run_workflow(
             metadata=own_copy(request.metadata),
             artifacts_dir=artifacts_dir,
         )
-        returned: Any = await program.workflow(config).run(workflow_context)
-        sample = await _sample_from(returned, request=request, context=context)
+        with context:
+            returned: Any = await program.workflow(config).run(workflow_context)
+            sample = await _sample_from(returned, request=request, context=context)
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample, phase="workflow")
 
-    with context:
-        return await _guarded(work, phase="workflow", request=request)
+    return await _contained(work, phase="workflow", request=request, variables=variables)
 
 
 async def run_grader(
@@ -67,6 +73,7 @@ async def run_grader(
     *,
     context: RolloutContext,
     artifacts_dir: Path | None = None,
+    variables: Context | None = None,
 ) -> ExecutionResult:
     """Let the user's grader judge a workflow's result; same rules as `run_workflow`.
 
@@ -84,12 +91,14 @@ async def run_grader(
             metadata=own_copy(request.metadata),
             artifacts_dir=artifacts_dir,
         )
-        returned = await grader(program.grader_config).grade(grader_context)
+        with context:
+            returned = await grader(program.grader_config).grade(grader_context)
         sample = _check_graded(grader_context.sample, returned)
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample, phase="grader")
 
-    with context:
-        return await _guarded(work, phase="grader", request=request, sample=result.sample)
+    return await _contained(
+        work, phase="grader", request=request, variables=variables, sample=result.sample
+    )
 
 
 def failure_from(
@@ -146,25 +155,56 @@ def _plain_copy(value: Any) -> Any:
 _IMMUTABLE = frozenset({str, int, float, bool, type(None)})
 
 
-async def _guarded(
+async def _contained(
     work: Callable[[], Awaitable[ExecutionResult]],
     *,
     phase: Phase,
     request: ExecutionRequest,
+    variables: Context | None,
     sample: RolloutSample | None = None,
 ) -> ExecutionResult:
+    """Run user code to its result; what it does to its own task stays in there.
+
+    Only so can a requested cancellation be told from another: until Python 3.13 a TaskGroup that
+    failed leaves its task marked as cancelled, and so does code that cancels itself.
+    """
+
+    def failed(error: BaseException) -> ExecutionResult:
+        logger.error("rollout %s: %s failed", request.id, phase, exc_info=error)
+        return failure_from(error, phase=phase, sample=sample)
+
+    async def captured() -> ExecutionResult | KeyboardInterrupt:
+        try:
+            return await work()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except KeyboardInterrupt as exc:
+            return exc  # raised in here it would stop the loop before it reached the caller
+        except BaseException as exc:  # the user's code may raise anything, groups included
+            return failed(exc)
+
     is_cancelled = _watch_cancellation()
     try:
-        result = await work()
-    except (KeyboardInterrupt, GeneratorExit):  # somebody ends the process or the coroutine
-        raise
-    except BaseException as exc:  # the user's code may raise anything, groups included
-        if isinstance(exc, asyncio.CancelledError) and is_cancelled():
+        # A cancellation of this task goes on to the one it waits for.
+        result = await _start(captured(), variables)
+    except asyncio.CancelledError as exc:
+        if is_cancelled():
             raise
-        result = _failed(exc, phase=phase, request=request, sample=sample)
+        return failed(exc)
+    if isinstance(result, KeyboardInterrupt):
+        raise result
     if is_cancelled():
         raise asyncio.CancelledError(f"rollout {request.id} was cancelled")
     return result
+
+
+def _start(code: Coroutine[Any, Any, T], variables: Context | None) -> asyncio.Task[T]:
+    loop = asyncio.get_running_loop()
+    return asyncio.Task(code, loop=loop, context=variables, **_AT_ONCE)
+
+
+# Where Python can, a task starts at once: waiting for its turn costs more than starting it.
+_AT_ONCE: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 def _watch_cancellation() -> Callable[[], bool]:
@@ -174,17 +214,6 @@ def _watch_cancellation() -> Callable[[], bool]:
         raise RuntimeError("a rollout runs in an asyncio task")
     before = task.cancelling()
     return lambda: task.cancelling() > before
-
-
-def _failed(
-    error: BaseException,
-    *,
-    phase: Phase,
-    request: ExecutionRequest,
-    sample: RolloutSample | None,
-) -> ExecutionResult:
-    logger.error("rollout %s: %s failed", request.id, phase, exc_info=error)
-    return failure_from(error, phase=phase, sample=sample)
 
 
 async def _sample_from(

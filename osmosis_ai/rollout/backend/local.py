@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.rollout import execution
@@ -174,6 +175,7 @@ class LocalBackend(ExecutionBackend):
             step.request,
             context=step.context,
             artifacts_dir=step.artifacts_dir,
+            variables=step.variables,
         )
         if not self._enforce_timeouts or limit_sec is None:
             return await work
@@ -187,6 +189,7 @@ class LocalBackend(ExecutionBackend):
             result,
             context=step.context,
             artifacts_dir=step.artifacts_dir,
+            variables=step.variables,
         )
         if not self._enforce_timeouts or limit_sec is None:
             return await work
@@ -194,13 +197,13 @@ class LocalBackend(ExecutionBackend):
         return graded.model_copy(update={"sample": graded.sample or result.sample})
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """What the workflow and the grader of one rollout share."""
 
     request: ExecutionRequest
     context: RolloutContext
     artifacts_dir: Path | None
+    variables: Context
     queued_sec: float
 
     @classmethod
@@ -214,6 +217,7 @@ class _Step:
             request,
             context,
             make_artifacts_dir(request.id, context=context),
+            copy_context(),
             queued_sec,
         )
 
@@ -356,10 +360,9 @@ class _Rollout:
 
     async def settle(self) -> None:
         """Take back our own cancellation of the task, so that it can give its last answers."""
-        if not self._interrupted:
-            return
-        self.task.uncancel()
-        # One that user code outran is still due: it would strike the next await.
+        if self._interrupted:
+            self.task.uncancel()
+        # One that user code asked for before it ever waited is still due, and would strike there.
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
