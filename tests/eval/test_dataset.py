@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,12 +315,6 @@ def test_other_files_are_refused_by_their_ending(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text("[]")
     assert "is none of .csv, .jsonl, .parquet" in fault(path)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_a_file_that_may_not_be_read_is_one_sentence(jsonl: Path) -> None:
-    write(jsonl, GOOD).chmod(0)
-    assert "Permission denied" in fault(jsonl)
 
 
 def test_a_directory_is_no_data_set(tmp_path: Path) -> None:

@@ -99,6 +99,9 @@ class FunctionDriver(RolloutDriver):
     turns: int = 1
     gate: asyncio.Event | None = None
     """Rollouts wait for it before they end."""
+    full_at: int = 0
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when so many rollouts run at once."""
     started: list[tuple[int, int]] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     cancelled: int = 0
@@ -113,6 +116,8 @@ class FunctionDriver(RolloutDriver):
         self.ids.append(request.id)
         self.running += 1
         self.peak = max(self.peak, self.running)
+        if self.running == self.full_at:
+            self.full.set()
         try:
             for _ in range(self.turns):
                 await asyncio.sleep(0)

@@ -1,0 +1,140 @@
+"""Record: one line of a run's journal, which says what came of one try at an item."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from osmosis_ai.eval.outcome import Outcome, Verdict
+from osmosis_ai.rollout.driver.base import RolloutItem
+from osmosis_ai.rollout.safe_json import safe_text
+from osmosis_ai.rollout.types import ExecutionOutcome, RolloutId
+
+SCHEMA_VERSION: Final = 1
+"""Of every file in a run folder, and of every line of the journal."""
+
+MAX_MESSAGE_CHARS = 2000
+"""What is kept of an error's message; the whole of it is in the server's log."""
+
+
+_Count = Annotated[int, Field(ge=0)]
+
+
+# Of a line's texts its keys alone are cached: the others are its own, at 140 bytes a record.
+@dataclass(
+    config=ConfigDict(strict=True, validate_by_name=True, cache_strings="keys"),
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
+class Record:
+    """What came of one try; of several tries at an item the last counts."""
+
+    row: _Count
+    attempt: _Count
+    try_index: Annotated[_Count, Field(alias="try")]
+    """`try` in the file: 0 for the first go at this attempt."""
+    item: str
+    """Names the row's content, and which of the equal rows it is."""
+    rollout_id: RolloutId
+    outcome: Outcome
+    reward: FiniteFloat | None = None
+    """Of a scored rollout; every other outcome has none."""
+    error_phase: str | None = None
+    error_category: str | None = None
+    error_message: str | None = None
+    calls: _Count | None = None
+    """Model calls; None where the driver did not see them."""
+    failed_calls: _Count | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    total_tokens: _Count | None = None
+    duration_sec: FiniteFloat | None = None
+    schema_version: Literal[1] = SCHEMA_VERSION
+
+
+def rollout_id_for(*, run_id: str, item: str, attempt: int, try_index: int) -> str:
+    """The name of one rollout: a restarted run finds what it started before."""
+    return _digest(f"{run_id}/{item}/{attempt}/{try_index}")[:32]
+
+
+def item_for(*, row: int, attempt: int, item: str) -> RolloutItem:
+    """What a model may depend on; the seed follows from the content alone, not from the run."""
+    return RolloutItem(row=row, attempt=attempt, seed=int(_digest(f"{item}/{attempt}")[:8], 16))
+
+
+def make_record(
+    verdict: Verdict,
+    outcome: ExecutionOutcome | None,
+    *,
+    item: RolloutItem,
+    key: str,
+    try_index: int,
+    rollout_id: str,
+    duration_sec: float,
+) -> Record:
+    """The record of a rollout that has ended; `outcome` is None where its driver failed."""
+    usage = None if outcome is None else outcome.usage
+    measured = None if outcome is None else outcome.duration_sec
+    return Record(
+        row=item.row,
+        attempt=item.attempt,
+        try_index=try_index,
+        item=key,
+        rollout_id=rollout_id,
+        outcome=verdict.outcome,
+        reward=verdict.reward,
+        error_phase=verdict.phase,
+        error_category=verdict.category,
+        error_message=None if verdict.message is None else _shortened(safe_text(verdict.message)),
+        calls=None if usage is None else usage.calls,
+        failed_calls=None if usage is None else usage.failed_calls,
+        prompt_tokens=None if usage is None else usage.prompt_tokens,
+        completion_tokens=None if usage is None else usage.completion_tokens,
+        total_tokens=None if usage is None else usage.total_tokens,
+        duration_sec=round(duration_sec if measured is None else measured, 6),
+    )
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """The record as its line in the journal has it."""
+    return {key: getattr(record, name) for key, name in _KEYS.items()}
+
+
+def to_line(record: Record) -> bytes:
+    """The record as one line, newline included."""
+    return orjson.dumps(to_json(record)) + b"\n"
+
+
+def parse_record(line: bytes) -> Record:
+    """Read a line; raises ValueError that says what is wrong with it. Unknown keys are ignored."""
+    try:
+        record = _ADAPTER.validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from error
+    if (record.outcome is Outcome.SCORED) != (record.reward is not None):
+        raise ValueError(f"outcome {record.outcome} with reward {record.reward}")
+    return record
+
+
+_ADAPTER = TypeAdapter(Record)
+
+_KEYS = {"try" if field.name == "try_index" else field.name: field.name for field in fields(Record)}
+"""The keys of a line, and the fields they are."""
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_MESSAGE_CHARS:
+        return text
+    return f"{text[:MAX_MESSAGE_CHARS]}... ({len(text)} characters)"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
