@@ -10,8 +10,8 @@ from osmosis_ai.errors import MissingExtraError
 _PACKAGES = {
     "server": ("aiohttp", "fastapi", "uvicorn"),
     "view": ("jinja2",),
-    "strands": ("aiohttp", "strands"),
-    "openai-agents": ("agents", "aiohttp"),
+    "strands": ("aiohttp", "openai", "strands"),
+    "openai-agents": ("agents", "aiohttp", "litellm", "openai"),
     "openai": ("aiohttp", "openai"),
     "litellm": ("litellm",),
     "harbor": ("harbor",),

@@ -1,0 +1,1 @@
+"""Agents of other people's frameworks, as rollouts."""

@@ -1,0 +1,1 @@
+"""One framework a file; each needs the extra of its name."""
