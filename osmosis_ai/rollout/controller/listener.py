@@ -29,7 +29,7 @@ from osmosis_ai.rollout.controller.endpoint import CLOSED, RolloutEndpoint
 from osmosis_ai.rollout.controller.model.base import ModelCall, ModelClient
 from osmosis_ai.rollout.controller.rendezvous import Kind
 from osmosis_ai.rollout.controller.retry import RetryPolicy
-from osmosis_ai.rollout.controller.thread import Listening, listen
+from osmosis_ai.rollout.controller.web import Listening, listen
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from osmosis_ai.rollout import (
     MessageDict,
     get_rollout_context,
 )
-from osmosis_ai.rollout.controller import Controller
+from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.driver.in_process import InProcessDriver
 

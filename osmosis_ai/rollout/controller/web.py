@@ -1,0 +1,94 @@
+"""One app served on loopback, in a thread with an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from osmosis_ai._extras import requires_extra
+from osmosis_ai.rollout.controller.asgi import App
+from osmosis_ai.rollout.controller.loop_thread import run_in_thread
+
+with requires_extra("server", "a controller"):
+    import uvicorn
+
+LOOPBACK = "127.0.0.1"
+
+_LAST_CALLS_SEC = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where an app listens, and the loop it lives in."""
+
+    base_url: str
+    loop: asyncio.AbstractEventLoop
+
+
+@contextmanager
+def listen(
+    app: App,
+    *,
+    lifespan: Callable[[], AbstractAsyncContextManager[None]],
+    host: str = LOOPBACK,
+) -> Iterator[Listening]:
+    """Serve `app` on a free port until the block ends; `lifespan` is entered in its loop.
+
+    Calls that are open at the end may end after `lifespan` has, then every connection is closed.
+    """
+
+    @asynccontextmanager
+    async def service() -> AsyncIterator[int]:
+        with socket.create_server((host, 0), backlog=2048) as listener:
+            server = _make_server(app)
+            try:
+                async with lifespan():
+                    await server.startup(sockets=[listener])
+                    yield listener.getsockname()[1]
+            finally:
+                await _hang_up(server)
+
+    with run_in_thread(service, name="osmosis-controller") as (loop, port):
+        yield Listening(f"http://{host}:{port}", loop)
+
+
+def _make_server(app: App) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        date_header=False,
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        # Agents pause between their calls, and a call must not meet a closing door.
+        timeout_keep_alive=86_400,
+        ws="none",
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    server.servers = []
+    return server
+
+
+async def _hang_up(server: uvicorn.Server) -> None:
+    state = server.server_state
+    for door in server.servers:
+        door.close()
+    if state.tasks:
+        await asyncio.wait(state.tasks, timeout=_LAST_CALLS_SEC)
+    for connection in list(state.connections):
+        connection.shutdown()
+    # Closing takes the loop a turn or two, and a transport left open costs a warning.
+    for _ in range(_TURNS_TO_CLOSE):
+        if not state.connections:
+            return
+        await asyncio.sleep(0)
+
+
+_TURNS_TO_CLOSE = 100
