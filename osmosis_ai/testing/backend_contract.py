@@ -43,3 +43,17 @@ class BackendContract(
     BuildingClauses,
 ):
     """What a backend promises, clause by clause; see `docs/backend-authors.md`."""
+
+
+def clauses() -> dict[str, list[str]]:
+    """The suite as a table: each clause, and the names of the tests that hold a backend to it."""
+    table: dict[str, list[str]] = {}
+    for name in dir(BackendContract):
+        if name.startswith("test_"):
+            _, chapter, number, _ = name.split("_", 3)
+            table.setdefault(f"{chapter}.{number}", []).append(name)
+    return {clause: table[clause] for clause in sorted(table, key=_place)}
+
+
+def _place(clause: str) -> list[int]:
+    return [int(part) for part in clause.split(".")]
