@@ -286,14 +286,14 @@ class _Answers:
 
     async def cancelled(self) -> None:
         """Say what is still owed to the caller of a cancelled rollout."""
-        await self.workflow(
-            ExecutionResult(
-                status=RolloutStatus.CANCELLED,
-                err_message="cancelled",
-                phase="workflow",
+        try:
+            await self.workflow(
+                ExecutionResult(
+                    status=RolloutStatus.CANCELLED, err_message="cancelled", phase="workflow"
+                )
             )
-        )
-        await self.grader(_ungraded())
+        finally:  # an answer that was interrupted does not cost the other
+            await self.grader(_ungraded())
 
 
 def _current_task() -> asyncio.Task[Any]:
