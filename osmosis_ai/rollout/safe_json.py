@@ -31,6 +31,8 @@ MAX_OBJECTS = 10_000
 MAX_NAMED_CHANGES = 20
 """Changes named one by one; further ones are counted."""
 
+# Dates are written by `isoformat`, which keeps the seconds of an offset.
+_PASS_ON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
 
 
@@ -55,7 +57,7 @@ def dump_json(value: Any, *, indent: bool = False, at: str = "") -> SafeJson:
     """
     layout = orjson.OPT_INDENT_2 if indent else 0
     try:
-        data = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS | layout)
+        data = orjson.dumps(value, option=_PASS_ON | layout)
         # It writes NaN as null without a word, so a document with nulls is looked through.
         if b"null" not in data or not _has_non_finite(value):
             return SafeJson(data, ())
@@ -71,12 +73,10 @@ def make_safe(value: Any, *, drop: bool = False, at: str = "") -> Safe:
     With `drop`, what has no JSON form is left out of its container, as metrics want it; otherwise
     a text stands in its place, as messages want it.
     """
-    changes: list[str] = []
-    rebuilt = _Rebuild(changes, drop).value(value, at, 0)
-    hidden = len(changes) - MAX_NAMED_CHANGES
-    if hidden > 0:
-        changes[MAX_NAMED_CHANGES:] = [f"and {hidden} more"]
-    return Safe(None if rebuilt is _NO_FORM else rebuilt, tuple(changes))
+    walk = _Rebuild(drop)
+    rebuilt = walk.value(value, at, 0)
+    more = [f"and {walk.unnamed} more"] if walk.unnamed else []
+    return Safe(None if rebuilt is _NO_FORM else rebuilt, (*walk.changes, *more))
 
 
 def safe_text(text: str) -> str:
@@ -113,8 +113,9 @@ _TEXTS = (bytes, bytearray, memoryview, UserString)
 class _Rebuild:
     """One walk over a value: what changed so far, and the values it is inside of."""
 
-    changes: list[str]
     drop: bool
+    changes: list[str] = field(default_factory=list[str])
+    unnamed: int = 0
     parents: set[int] = field(default_factory=set[int])
     objects: int = 0
 
@@ -228,7 +229,10 @@ class _Rebuild:
         return _NO_FORM if self.drop else text
 
     def _note(self, where: str, what: str) -> None:
-        self.changes.append(safe_text(f"{where or 'value'}: {what}"))
+        if len(self.changes) < MAX_NAMED_CHANGES:
+            self.changes.append(safe_text(f"{where or 'value'}: {what}"))
+        else:
+            self.unnamed += 1
 
 
 def _plain_form(item: Any) -> Any:
@@ -262,7 +266,7 @@ def _date_text(item: Any) -> str:
 
 def _key_text(key: Any) -> str:
     try:
-        plain = _plain_form(key)
+        plain = key if isinstance(key, bool) else _plain_form(key)
     except Exception:  # a key of a foreign type must not cost the mapping
         plain = _NO_FORM
     if isinstance(plain, str):
