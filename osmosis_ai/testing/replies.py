@@ -10,6 +10,9 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
+PATIENCE_SEC = 10.0
+"""How long a test waits for what must happen, before it fails instead of hanging."""
+
 
 class Signal:
     """Something that happens once, in one thread, and that any thread or loop can wait for."""
@@ -27,11 +30,12 @@ class Signal:
         """Whether it has happened."""
         return self._future.done()
 
-    async def wait(self) -> None:
-        """Wait for it, in any event loop."""
-        await asyncio.shield(asyncio.wrap_future(self._future))
+    async def wait(self, timeout_sec: float | None = PATIENCE_SEC) -> None:
+        """Wait for it, in any event loop; raises TimeoutError."""
+        async with asyncio.timeout(timeout_sec):
+            await asyncio.shield(asyncio.wrap_future(self._future))
 
-    def block(self, timeout_sec: float = 10.0) -> None:
+    def block(self, timeout_sec: float | None = PATIENCE_SEC) -> None:
         """Wait for it in a thread without an event loop; raises TimeoutError."""
         self._future.result(timeout_sec)
 
@@ -54,7 +58,7 @@ class Gate:
     async def pass_through(self) -> None:
         """Say that the gate is reached, and wait until it is open."""
         self.reached.set()
-        await self.opened.wait()
+        await self.opened.wait(timeout_sec=None)
 
 
 @dataclass(frozen=True, slots=True)

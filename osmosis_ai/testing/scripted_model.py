@@ -17,6 +17,7 @@ from osmosis_ai.rollout.controller.model.scripted import to_completion
 from osmosis_ai.rollout.controller.sse import DONE, to_events
 from osmosis_ai.testing.http_connection import Connection, HttpRequest, read_request
 from osmosis_ai.testing.replies import (
+    PATIENCE_SEC,
     Gate,
     HangUp,
     Held,
@@ -95,7 +96,7 @@ class ScriptedModel:
     ) -> None:
         self._stack.close()
 
-    async def received(self, count: int, *, timeout_sec: float = 10.0) -> None:
+    async def received(self, count: int, *, timeout_sec: float = PATIENCE_SEC) -> None:
         """Wait until so many calls have arrived; raises TimeoutError."""
         if not await asyncio.to_thread(self._wait_for, count, timeout_sec):
             raise TimeoutError(f"{len(self.calls)} of {count} calls came in {timeout_sec:g} s")

@@ -269,3 +269,8 @@ def test_a_signal_can_be_waited_for_without_a_loop() -> None:
         gate.reached.block(timeout_sec=0)
     gate.reached.set()
     gate.reached.block()
+
+
+async def test_a_signal_that_does_not_come_fails_the_test_that_waits() -> None:
+    with pytest.raises(TimeoutError):
+        await Gate().reached.wait(timeout_sec=0)

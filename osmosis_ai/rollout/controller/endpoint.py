@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +33,7 @@ class RolloutEndpoint:
         self,
         *,
         base_url: str,
+        api_key: str,
         first_call: ModelCall,
         deadline_sec: float | None,
         on_deadline: Callable[[], None] | None,
@@ -43,7 +43,7 @@ class RolloutEndpoint:
         self.key = path_key(first_call.rollout_id)
         self.chat_completions_url = f"{base_url}/v1/rollouts/{quote(self.key, safe='')}"
         """OpenAI-compatible base URL; clients append `/chat/completions`."""
-        self.api_key = secrets.token_urlsafe(24)
+        self.api_key = api_key
         """Opens the model's URL of this rollout, and nothing else."""
         self.token = self.api_key.encode()
         self.callbacks: Rendezvous | None = None

@@ -6,7 +6,10 @@ and the deadline clock do not wait for that loop.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
@@ -56,6 +59,8 @@ class Controller:
         self._bridge = Bridge(model, retry=retry or RetryPolicy(), max_body_bytes=max_body_bytes)
         self._max_body_bytes = max_body_bytes
         self._endpoints: dict[str, RolloutEndpoint] = {}
+        self._secret = secrets.token_bytes(32)
+        self._serial = itertools.count()
         self._listening: Listening
         self._clock: DeadlineClock
 
@@ -94,6 +99,7 @@ class Controller:
         """
         endpoint = RolloutEndpoint(
             base_url=self.base_url,
+            api_key=self._make_key(),
             first_call=ModelCall(rollout_id, row=row, attempt=attempt, seed=seed),
             deadline_sec=deadline_sec,
             on_deadline=on_deadline,
@@ -104,6 +110,12 @@ class Controller:
         if deadline_sec is not None:
             self._clock.set(endpoint, deadline_sec)
         return endpoint
+
+    def _make_key(self) -> str:
+        # One random secret for all keys: each draw of its own would be a system call that lets
+        # go of the interpreter lock.
+        number = str(next(self._serial)).encode()
+        return hashlib.blake2b(number, key=self._secret, digest_size=24).hexdigest()
 
     def _close_rollout(self, endpoint: RolloutEndpoint) -> None:
         if self._endpoints.get(endpoint.key) is not endpoint:

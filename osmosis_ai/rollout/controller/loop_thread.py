@@ -23,6 +23,7 @@ def run_in_thread(
     service: Callable[[], AbstractAsyncContextManager[T]],
     *,
     name: str,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     stop_patience_sec: float = STOP_PATIENCE_SEC,
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, T]]:
     """Keep `service()` entered in a new thread's loop while the block lasts.
@@ -40,7 +41,8 @@ def run_in_thread(
 
     def run() -> None:
         try:
-            asyncio.run(serve())
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                runner.run(serve())
         except BaseException as error:  # the service's own: it belongs to whoever waits for it
             (ended if ready.done() else ready).set_exception(error)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -80,17 +81,18 @@ class OpenAICompatibleClient(ModelClient):
         try:
             # No redirects: they would turn the call into a GET.
             response = await self._session.post(
-                self._url, data=body, headers=self._headers, allow_redirects=False
+                self._url, data=_payload(body), headers=self._headers, allow_redirects=False
             )
             if response.status == 200 and response.content_type == "text/event-stream":
                 return ModelReply(
                     200, chunks=self._chunks(response), content_type="text/event-stream"
                 )
-            return ModelReply(
-                response.status,
-                await _read(response),
-                retry_after=response.headers.get("Retry-After"),
-            )
+            async with response:
+                return ModelReply(
+                    response.status,
+                    await _read(response),
+                    retry_after=response.headers.get("Retry-After"),
+                )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
 
@@ -164,12 +166,19 @@ def _refuses_streams(reply: ModelReply) -> bool:
     return reply.status in _MAY_REFUSE_STREAMS and b"stream" in text and b"support" in text
 
 
+def _payload(body: bytes) -> bytes | io.BytesIO:
+    # aiohttp warns of large bodies that are given in one piece.
+    return body if len(body) < _ONE_PIECE_BYTES else io.BytesIO(body)
+
+
+_ONE_PIECE_BYTES = 2**20
+
+
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     """The whole body, unless it is longer than any answer should be."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > MAX_REPLY_BYTES:
-            response.close()
             raise ModelError(f"the model's answer is longer than {MAX_REPLY_BYTES:,} bytes")
     return bytes(body)
