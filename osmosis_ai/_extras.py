@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from osmosis_ai.errors import MissingExtraError
 
 _PACKAGES = {
-    "server": ("aiohttp", "fastapi", "uvicorn"),
+    "server": ("aiohttp", "fastapi", "httptools", "uvicorn"),
     "view": ("jinja2",),
     "strands": ("aiohttp", "openai", "strands"),
     "openai-agents": ("agents", "aiohttp", "litellm", "openai"),
