@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import lru_cache
 from pathlib import Path
 
 from osmosis_ai.rollout.context import RolloutContext
@@ -27,7 +28,14 @@ def artifact_root(context: RolloutContext | None = None) -> str:
     """
     if context is not None and context.artifact_root is not None:
         return os.path.abspath(context.artifact_root)
-    return os.path.abspath(os.environ.get(ARTIFACT_ROOT_VARIABLE) or os.path.expanduser(_DEFAULT))
+    root = os.environ.get(ARTIFACT_ROOT_VARIABLE)
+    return os.path.abspath(root) if root else _default_root(os.environ.get("HOME"))
+
+
+# Remembered by what it depends on: it is asked for several times in each rollout.
+@lru_cache(maxsize=16)
+def _default_root(home: str | None) -> str:
+    return os.path.abspath(os.path.expanduser(_DEFAULT))
 
 
 def make_artifacts_dir(rollout_id: str, *, context: RolloutContext | None = None) -> Path | None:

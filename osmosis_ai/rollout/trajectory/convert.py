@@ -130,7 +130,7 @@ def _final_metrics(
     reported = [call.model_dump(exclude_none=True) for call in unmatched]
     inline: list[Mapping[str, Any]] = [step["metrics"] for step in steps if "metrics" in step]
     totals: dict[str, Any] = {}
-    for name, add in _TOTALS.items():
+    for name, add in _TOTALS.items() if reported or inline else ():
         values = _values(name, reported) or _values(name, inline)
         if values:
             totals[f"total_{name}"] = add(values)

@@ -120,12 +120,20 @@ def _write(folder: str, name: str, data: bytes) -> None:
         os.makedirs(folder, exist_ok=True)
         descriptor = _open_new(temporary)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
+        _write_out(descriptor, data)
         os.replace(temporary, f"{folder}/{name}")
     except OSError:
         os.unlink(temporary)
         raise
+
+
+def _write_out(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
 
 
 def _open_new(path: str) -> int:

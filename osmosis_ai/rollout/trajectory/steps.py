@@ -14,9 +14,13 @@ from osmosis_ai.rollout.trajectory.atif import MAX_COUNT, Metrics, ObservationRe
 Message: TypeAlias = Mapping[str, Any]
 """One chat message of plain JSON values."""
 
-# Tuples: a role may be anything, and a set refuses what has no hash.
-_SYSTEM_ROLES = ("system", "developer")
-_TOOL_ROLES = ("tool", "function")
+_SOURCES: dict[str, Literal["system", "user", "agent"]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "agent",
+}
+_TOOL_ROLES = ("tool", "function")  # no set: a role may be anything, also what has no hash
 _UTC_OFFSET = "+00:00"
 _DETAIL_KEYS = (
     "prompt_tokens_details",
@@ -33,20 +37,35 @@ def steps_from_messages(messages: Sequence[Message]) -> list[Step]:
         role = message.get("role")
         if role in _TOOL_ROLES and steps and steps[-1]["source"] == "agent":
             _add_result(steps[-1], message)
-            continue
-        if role == "assistant":
-            step = _agent_step(message)
-        elif role in _TOOL_ROLES:
-            step = _orphan_step(message)
         else:
-            step = _other_step(message)
-        step["step_id"] = len(steps) + 1
-        steps.append(step)
+            steps.append(_step(len(steps) + 1, role, message))
     return steps
 
 
-def _agent_step(message: Message) -> Step:
-    step = _step("agent", message)
+def _step(step_id: int, role: Any, message: Message) -> Step:
+    source = _SOURCES.get(role) if isinstance(role, str) else None
+    step = Step(
+        step_id=step_id, source=source or "user", message=_as_message(message.get("content"))
+    )
+    if source is not None and len(message) == 2 and "content" in message:
+        return step  # nothing but a role and a content, as most messages are
+    timestamp = _timestamp(message)
+    if timestamp is not None:
+        step["timestamp"] = timestamp
+    if source == "agent":
+        _add_agent_fields(step, message)
+    else:
+        _keep_agent_fields(step, message)
+    if role in _TOOL_ROLES:
+        step["source"] = "system"
+        step["message"] = ""
+        step["observation"] = {"results": [_result(message, ())]}
+    if source is None and role is not None:
+        step.setdefault("extra", {})["original_role"] = role
+    return step
+
+
+def _add_agent_fields(step: Step, message: Message) -> None:
     details = _details(message)
     model_name = _first_text(message.get("model"), message.get("model_name"), details.get("model"))
     if model_name is not None:
@@ -61,43 +80,10 @@ def _agent_step(message: Message) -> Step:
     if metrics:
         step["metrics"] = metrics
         step["llm_call_count"] = 1
-    return step
-
-
-def _other_step(message: Message) -> Step:
-    role = message.get("role")
-    if role == "user":
-        step = _step("user", message)
-    elif role in _SYSTEM_ROLES:
-        step = _step("system", message)
-    else:
-        step = _step("user", message)
-        if role is not None:
-            step["extra"] = {"original_role": role}
-    _keep_agent_fields(step, message)
-    return step
-
-
-def _orphan_step(message: Message) -> Step:
-    """A tool's result that no agent step asked for."""
-    step = _step("system", message)
-    step["message"] = ""
-    step["observation"] = {"results": [_result(message, ())]}
-    step["extra"] = {"original_role": message["role"]}
-    _keep_agent_fields(step, message)
-    return step
-
-
-def _step(source: Literal["system", "user", "agent"], message: Message) -> Step:
-    step = Step(step_id=0, source=source, message=_as_message(message.get("content")))
-    timestamp = _timestamp(message)
-    if timestamp is not None:
-        step["timestamp"] = timestamp
-    return step
 
 
 def _keep_agent_fields(step: Step, message: Message) -> None:
-    """Keep what only an agent step may have where it may stand."""
+    """Keep what only an agent step may have in the place for anything."""
     for key in ("reasoning_content", "tool_calls"):
         value = message.get(key)
         if value is not None:

@@ -1,0 +1,137 @@
+"""One rollout on its way from the backend to its answers and its trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from osmosis_ai.rollout.backend.base import ExecutionBackend
+from osmosis_ai.rollout.context import RolloutContext
+from osmosis_ai.rollout.protocol import RolloutInitRequest, encode_completion, encode_grade
+from osmosis_ai.rollout.safe_json import SafeJson
+from osmosis_ai.rollout.server.delivery import Delivery, Mailbox
+from osmosis_ai.rollout.trajectory.save import save_trajectory, snapshot_messages
+from osmosis_ai.rollout.types import ExecutionRequest, ExecutionResult, RolloutStatus
+
+logger = logging.getLogger(__name__)
+
+NOT_ASKED_FOR = "the rollout had been accepted without a grader callback and is not graded"
+
+
+class Outcome(NamedTuple):
+    """How a rollout stands; the reward only where it counts."""
+
+    status: RolloutStatus
+    reward: float | None = None
+    err_message: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One rollout between its admission and its end."""
+
+    request: ExecutionRequest
+    body: RolloutInitRequest
+    digest: bytes
+    mailbox: Mailbox
+    delivery: Delivery = field(repr=False)
+    completion: ExecutionResult | None = None
+    grade: ExecutionResult | None = None
+    _snapshot: SafeJson | None = field(default=None, repr=False)
+
+    async def run(self, backend: ExecutionBackend) -> None:
+        """Run it, give each answer exactly once whatever the backend does, and archive it."""
+        wants_grade = self.mailbox.grader is not None or backend.capture_final_result
+        try:
+            with self._context():
+                await backend.execute(
+                    self.request, self._complete, self._grade if wants_grade else None
+                )
+            rest = _no_answer("its backend ended without an answer")
+        except asyncio.CancelledError:
+            rest = ExecutionResult(
+                status=RolloutStatus.CANCELLED, err_message="cancelled", phase="workflow"
+            )
+            # The cancellation may have struck while an answer was on its way.
+            await self.delivery.deliver_stranded(self.mailbox)
+        except Exception as exc:  # the backend's failure: a controller must not wait for ever
+            logger.exception("rollout %s: its backend failed", self.request.id)
+            rest = _no_answer(f"its backend raised {type(exc).__name__}")
+        if self.completion is None:
+            await self._complete(rest)
+        if not self.mailbox.is_complete:
+            await self._grade(ungraded(rest.no_result if wants_grade else NOT_ASKED_FOR))
+        await self._archive()
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the rollout stands, by the answers given so far."""
+        completion, grade = self.completion, self.grade
+        if completion is None:
+            return Outcome(RolloutStatus.RUNNING)
+        if grade is None or not completion.succeeded:
+            return Outcome(completion.status, err_message=completion.err_message)
+        if grade.succeeded and grade.sample is not None and not grade.sample.remove_sample:
+            return Outcome(RolloutStatus.SUCCESS, reward=grade.sample.reward)
+        if grade.err_message is not None:
+            return Outcome(RolloutStatus.FAILURE, err_message=grade.err_message)
+        return Outcome(RolloutStatus.SUCCESS)  # removed, or there was nothing to grade by
+
+    def _context(self) -> RolloutContext:
+        return RolloutContext(
+            chat_completions_url=self.body.chat_completions_url,
+            api_key=self.body.llm_api_key or self.body.controller_api_key,
+            rollout_id=self.request.id,
+        )
+
+    async def _complete(self, result: ExecutionResult) -> None:
+        if self.completion is not None:
+            logger.warning("rollout %s: a second completion is dropped", self.request.id)
+            return
+        self.completion = result
+        self._snapshot = snapshot_messages(result.sample)
+        body = encode_completion(self.request.id, result)
+        await self.delivery.deliver(self.mailbox, self.mailbox.completion, body)
+
+    async def _grade(self, result: ExecutionResult) -> None:
+        if self.grade is not None:
+            logger.warning("rollout %s: a second grader answer is dropped", self.request.id)
+            return
+        self.grade = result
+        if self.mailbox.grader is not None:
+            body = encode_grade(self.request.id, result)
+            await self.delivery.deliver(self.mailbox, self.mailbox.grader, body)
+
+    async def _archive(self) -> None:
+        assert self.completion is not None, "a job is archived when its answers have been given"
+        result = self.completion
+        diagnostics = result.extra_fields
+        if self.grade is not None:
+            result = self.grade if self.grade.sample is not None else result
+            diagnostics = self.grade.extra_fields or diagnostics
+        await save_trajectory(
+            rollout_id=self.request.id,
+            result=result,
+            request_label=self.request.label,
+            request_metadata=self.request.metadata,
+            request_extra_fields=self.body.extra_fields,
+            report=self.mailbox.report,
+            diagnostics=diagnostics,
+            messages=self._snapshot,
+        )
+
+
+def ungraded(no_result: str | None) -> ExecutionResult:
+    """The grader answer of a rollout that was not graded."""
+    return ExecutionResult(status=RolloutStatus.FAILURE, phase="grader", no_result=no_result)
+
+
+def _no_answer(why: str) -> ExecutionResult:
+    return ExecutionResult(
+        status=RolloutStatus.FAILURE,
+        err_message="Internal server error",
+        phase="workflow",
+        no_result=f"the rollout server failed: {why}",
+    )
