@@ -1,0 +1,351 @@
+"""What the server owes its controllers, on disk: a promise outlives the process that gave it.
+
+One SQLite file per server, locked while the server lives. A rollout is written before its 202 and
+an answer before its first post, so that whoever opens the file next knows what is still owed. One
+thread writes; everything that asked in the meantime shares one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from osmosis_ai.errors import RunError
+
+JOURNAL_FOLDER = ".journals"
+"""Where journals lie below the artifact root."""
+
+SCHEMA_VERSION = 1
+
+KEEP_BODIES_SEC = 900.0
+"""How long a delivered answer's bytes are kept, for a controller that asks again elsewhere."""
+
+KEEP_ROLLOUTS_SEC = 24 * 3600.0
+"""How long a journal remembers that a rollout was done, so that nobody runs it again."""
+
+WIPE_AFTER_IDLE_SEC = 1.0
+"""Idle time after which erased keys are wiped from the write-ahead log too."""
+
+
+class AnswerKind(StrEnum):
+    """Which answer of a rollout."""
+
+    COMPLETION = "completion"
+    GRADER = "grader"
+
+
+class AnswerState(StrEnum):
+    """How far an answer has come."""
+
+    OWED = "owed"
+    DELIVERED = "delivered"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A rollout the server has promised to run, and where its answers go."""
+
+    rollout_id: str
+    digest: str
+    completion_url: str | None = None
+    grader_url: str | None = None
+    callback_key: str | None = field(default=None, repr=False)
+    accepted_at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer as it is posted: the same bytes and key however often."""
+
+    rollout_id: str
+    kind: AnswerKind
+    body: bytes = field(repr=False)
+    state: AnswerState = AnswerState.OWED
+    made_at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rollout as the journal knows it."""
+
+    accepted: Accepted
+    answers: tuple[Answer, ...]
+
+    @property
+    def owed(self) -> tuple[Answer, ...]:
+        """The answers still to be delivered, in order."""
+        return tuple(answer for answer in self.answers if answer.state is AnswerState.OWED)
+
+
+class Journal:
+    """One journal file, held under a lock until it is closed."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        with closing(_connect(path)) as connection:
+            connection.executescript(_SCHEMA)
+        self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
+        self._thread.start()
+
+    async def accept(self, accepted: Accepted) -> None:
+        """Promise a rollout; returns when that is on disk."""
+        await self._commit([(_ACCEPT, _accepted_row(accepted))])
+
+    async def answer(self, *answers: Answer) -> None:
+        """Write answers down; returns when they are on disk. The first of a kind stays."""
+        await self._commit([(_ANSWER, _answer_row(answer)) for answer in answers])
+
+    async def redirect(self, accepted: Accepted) -> None:
+        """Send every answer of a rollout to newer callback URLs, given-up ones too."""
+        where = (accepted.completion_url, accepted.grader_url, accepted.callback_key)
+        await self._commit(
+            [
+                (_REDIRECT, (*where, accepted.rollout_id)),
+                (_OWE_AGAIN, (accepted.rollout_id,)),
+            ]
+        )
+
+    def settle(self, rollout_id: str, kind: AnswerKind, state: AnswerState) -> None:
+        """Note that an answer needs no further post.
+
+        Not waited for: where the note is lost, one post more is made under the same key.
+        """
+        self._writes.put(
+            _Write(
+                [
+                    (_SETTLE, (state, rollout_id, kind)),
+                    (_FORGET_KEY, (rollout_id,)),
+                ]
+            )
+        )
+
+    def entries(self) -> list[Entry]:
+        """Everything the journal knows, oldest rollout first."""
+        with closing(_connect(self.path)) as connection:
+            return _read_entries(connection)
+
+    async def flush(self) -> None:
+        """Return when everything asked for so far is on disk."""
+        await self._commit([])
+
+    def close(self) -> None:
+        """Write what is left, wipe what is settled off the disk and give up the lock."""
+        if not self._thread.is_alive():
+            return
+        self._writes.put(None)
+        self._thread.join()
+        os.close(self._lock)
+
+    async def _commit(self, statements: Sequence[_Statement]) -> None:
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writes.put(_Write(statements, committed))
+        await committed
+
+    def _write_all(self) -> None:
+        """The writer thread: take what has come, commit it at once, tell those who wait."""
+        with closing(_connect(self.path)) as connection:
+            last = False
+            while not last:
+                batch = self._next_batch(connection)
+                last = None in batch
+                _commit_batch(connection, [write for write in batch if write is not None])
+            _wipe(connection)
+
+    def _next_batch(self, connection: sqlite3.Connection) -> list[_Write | None]:
+        try:
+            batch = [self._writes.get(timeout=WIPE_AFTER_IDLE_SEC)]
+        except queue.Empty:
+            _wipe(connection)
+            batch = [self._writes.get()]
+        while not self._writes.empty():
+            batch.append(self._writes.get())
+        return batch
+
+
+def open_journal(path: Path) -> Journal:
+    """Open or create a journal and lock it; RunError where another server holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(lock)
+        raise RunError(f"the journal {path} belongs to a server that is running") from exc
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    return Journal(path, lock)
+
+
+def abandoned_journals(folder: Path, *, max_age_sec: float) -> list[Path]:
+    """Journals in a folder that were written to within an age; their locks are not tried."""
+    oldest = time.time() - max_age_sec
+    found = [path for path in folder.glob("*.sqlite3") if _last_write(path) >= oldest]
+    return sorted(found)
+
+
+def remove_journal(path: Path) -> None:
+    """Delete a journal's files."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    _lock_path(path).unlink(missing_ok=True)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a running server holds the journal."""
+    try:
+        open_journal(path).close()
+    except RunError:
+        return True
+    return False
+
+
+def idempotency_key(rollout_id: str, kind: AnswerKind) -> str:
+    """The key under which an answer is posted: the same for every post of it."""
+    return f"{rollout_id}:{kind}"
+
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS rollout (
+  id TEXT PRIMARY KEY, digest TEXT NOT NULL, completion_url TEXT, grader_url TEXT,
+  callback_key TEXT, accepted_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS answer (
+  rollout_id TEXT NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL, state TEXT NOT NULL,
+  made_at REAL NOT NULL, PRIMARY KEY (rollout_id, kind)
+);
+CREATE INDEX IF NOT EXISTS owed ON answer (state) WHERE state = 'owed';
+"""
+
+_ACCEPT = "INSERT OR REPLACE INTO rollout VALUES (?, ?, ?, ?, ?, ?)"
+_ANSWER = "INSERT OR IGNORE INTO answer VALUES (?, ?, ?, ?, ?)"
+_REDIRECT = "UPDATE rollout SET completion_url = ?, grader_url = ?, callback_key = ? WHERE id = ?"
+_OWE_AGAIN = "UPDATE answer SET state = 'owed' WHERE rollout_id = ? AND state <> 'dropped'"
+_SETTLE = "UPDATE answer SET state = ? WHERE rollout_id = ? AND kind = ?"
+_FORGET_KEY = """
+UPDATE rollout SET callback_key = NULL WHERE id = ?
+  AND (SELECT count(*) FROM answer WHERE rollout_id = id AND state IN ('delivered', 'dropped'))
+    >= 1 + (grader_url IS NOT NULL)
+"""
+_PRUNE_BODIES = "DELETE FROM answer WHERE state IN ('delivered', 'dropped') AND made_at < ?"
+_PRUNE_ROLLOUTS = """
+DELETE FROM rollout WHERE accepted_at < ? AND callback_key IS NULL
+  AND NOT EXISTS (SELECT 1 FROM answer WHERE rollout_id = id)
+"""
+
+
+_Statement = tuple[str, Sequence[Any]]
+
+
+@dataclass(slots=True)
+class _Write:
+    """Statements of one request, and the future that waits for their commit."""
+
+    statements: Sequence[_Statement]
+    committed: asyncio.Future[None] | None = None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")
+    return connection
+
+
+def _commit_batch(connection: sqlite3.Connection, batch: Sequence[_Write]) -> None:
+    error: sqlite3.Error | None = None
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for write in batch:
+            for statement, values in write.statements:
+                connection.execute(statement, values)
+        connection.execute("COMMIT")
+    except sqlite3.Error as exc:
+        # A full disk, most likely: those who wait hear of it, and the next batch is tried anew.
+        error = exc
+        with suppress(sqlite3.OperationalError):  # it may have failed before it began
+            connection.execute("ROLLBACK")
+    _tell([write.committed for write in batch if write.committed is not None], error)
+
+
+def _tell(futures: Sequence[asyncio.Future[None]], error: sqlite3.Error | None) -> None:
+    """Resolve futures in the loops they belong to, with one wake-up for each loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for future in futures:
+        by_loop.setdefault(future.get_loop(), []).append(future)
+    for loop, group in by_loop.items():
+        # A loop that is closed has nobody left who waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve, group, error)
+
+
+def _resolve(futures: Sequence[asyncio.Future[None]], error: sqlite3.Error | None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(RunError(f"the journal cannot be written: {error}"))
+
+
+def _wipe(connection: sqlite3.Connection) -> None:
+    """Forget what is old, and empty the write-ahead log of what was erased."""
+    now = time.time()
+    with suppress(sqlite3.OperationalError):  # a full disk, or a reader: the next wipe does it
+        connection.execute(_PRUNE_BODIES, (now - KEEP_BODIES_SEC,))
+        connection.execute(_PRUNE_ROLLOUTS, (now - KEEP_ROLLOUTS_SEC,))
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _accepted_row(accepted: Accepted) -> tuple[Any, ...]:
+    return (
+        accepted.rollout_id,
+        accepted.digest,
+        accepted.completion_url,
+        accepted.grader_url,
+        accepted.callback_key,
+        accepted.accepted_at,
+    )
+
+
+def _answer_row(answer: Answer) -> tuple[Any, ...]:
+    return (answer.rollout_id, answer.kind, answer.body, answer.state, answer.made_at)
+
+
+def _read_entries(connection: sqlite3.Connection) -> list[Entry]:
+    answers: dict[str, list[Answer]] = {}
+    # By kind: a completion goes before its grader's answer.
+    for rollout_id, kind, body, state, made_at in connection.execute(
+        "SELECT rollout_id, kind, body, state, made_at FROM answer ORDER BY kind"
+    ):
+        answer = Answer(rollout_id, AnswerKind(kind), body, AnswerState(state), made_at)
+        answers.setdefault(rollout_id, []).append(answer)
+    return [
+        Entry(Accepted(*row), tuple(answers.get(row[0], ())))
+        for row in connection.execute("SELECT * FROM rollout ORDER BY accepted_at, id")
+    ]
+
+
+def _last_write(path: Path) -> float:
+    log = path.with_name(path.name + "-wal")
+    return max(one.stat().st_mtime for one in (path, log) if one.exists())
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
