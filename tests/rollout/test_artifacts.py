@@ -94,8 +94,8 @@ def test_a_root_removed_under_a_running_server_is_made_again(tmp_path: Path) -> 
         "{tmp}/a\0b",
         "{tmp}/\ud800",
         "{tmp}/" + "x" * 300,
-        "/dev/null/root",
-        "/proc/root",
+        "/dev/null{tmp}",
+        "/proc{tmp}",
     ],
     ids=ascii,
 )
