@@ -54,9 +54,10 @@ class Bridge:
                 answer = await ask(self._model, request, call, retry=self._retry)
                 await _send_answer(answer, request, call, send)
             except asyncio.CancelledError:
-                if call.ended_because is None or call.is_answering:
+                if call.ended_because is None:
                     raise
-                await send_error(send, 410, call.ended_because)
+                if not call.is_answering:
+                    await send_error(send, 410, call.ended_because)
             finally:
                 watcher.cancel()
 
@@ -92,9 +93,9 @@ async def _pass_on(stream: Stream, call: OpenCall, send: Send) -> None:
     """Pass an event stream on, chunk by chunk as they come, and say at its end if it is torn."""
     call.is_answering = True
     headers = [(b"content-type", stream.content_type.encode()), (b"cache-control", b"no-cache")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
     watch = stream.watch
     try:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for chunk in _chunks(stream):
             if watch.has_ended:
                 call.count(fault=watch.fault, usage=watch.usage)

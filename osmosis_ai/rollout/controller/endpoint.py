@@ -109,10 +109,13 @@ class RolloutEndpoint:
         self._tally = self._tally.with_call()
         return call
 
-    def end_call(self, call: OpenCall, *, fault: str | None, usage: Any) -> None:
+    def count_call(self, *, fault: str | None, usage: Any) -> None:
         """Count how a call ended: with a fault outside the agent, or with tokens."""
-        self._open_calls.discard(call)
         self._tally = self._tally.with_end(fault, usage)
+
+    def end_call(self, call: OpenCall) -> None:
+        """Nothing goes on in this call any more."""
+        self._open_calls.discard(call)
 
     def expire(self) -> None:
         """The clock rang."""
@@ -168,7 +171,7 @@ class OpenCall:
         """Say how the call ended; only the first word counts."""
         if not self._is_counted:
             self._is_counted = True
-            self.endpoint.end_call(self, fault=fault, usage=usage)
+            self.endpoint.count_call(fault=fault, usage=usage)
 
     def __enter__(self) -> Self:
         return self
@@ -181,6 +184,7 @@ class OpenCall:
     ) -> None:
         # A client that hung up while a failed call was tried again has not seen the model.
         self.count(fault=self.last_fault)
+        self.endpoint.end_call(self)
 
 
 def path_key(rollout_id: str) -> str:

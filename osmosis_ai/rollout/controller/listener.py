@@ -30,7 +30,7 @@ from osmosis_ai.rollout.controller.bridge import Bridge
 from osmosis_ai.rollout.controller.clock import DeadlineClock
 from osmosis_ai.rollout.controller.endpoint import CLOSED, RolloutEndpoint
 from osmosis_ai.rollout.controller.model.base import ModelCall, ModelClient
-from osmosis_ai.rollout.controller.rendezvous import Kind
+from osmosis_ai.rollout.controller.rendezvous import Kind, Rendezvous
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.controller.web import Listening, listen
 
@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 2**26
 """The longest body taken from a rollout: images and long conversations fit."""
+
+KEPT_RENDEZVOUS = 1000
+"""How many ended rollouts still acknowledge what a server sends again."""
 
 
 class Controller:
@@ -54,11 +57,13 @@ class Controller:
         *,
         retry: RetryPolicy | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
+        kept_rendezvous: int = KEPT_RENDEZVOUS,
     ) -> None:
         self._model = model
         self._bridge = Bridge(model, retry=retry or RetryPolicy(), max_body_bytes=max_body_bytes)
         self._max_body_bytes = max_body_bytes
         self._endpoints: dict[str, RolloutEndpoint] = {}
+        self._ended = _Ended(kept_rendezvous)
         self._secret = secrets.token_bytes(32)
         self._serial = itertools.count()
         self._listening: Listening
@@ -122,6 +127,8 @@ class Controller:
             return
         del self._endpoints[endpoint.key]
         self._clock.drop(endpoint)
+        if endpoint.callbacks is not None:
+            self._ended.keep(endpoint.key, endpoint.callbacks)
         if endpoint.refuse_calls(CLOSED):
             self._listening.loop.call_soon_threadsafe(endpoint.end_calls, CLOSED)
 
@@ -151,29 +158,53 @@ class Controller:
         # By hand: this is what every model call of every rollout goes through.
         prefix, _, rest = scope["path"].partition("/v1/rollouts/")
         key, _, route = rest.partition("/")
-        endpoint = self._endpoints.get(key)
         method = _METHODS.get(route)
-        if prefix or method is None or endpoint is None:
-            raise HttpError(
-                404, f"nothing here at {scope['path']}: no such rollout, or it has ended"
-            )
+        if prefix or method is None:
+            raise _nothing_at(scope)
         if scope["method"] != method:
             raise HttpError(405, f"{route} takes {method}")
-        if route == "chat/completions":
-            await self._bridge.serve_chat(endpoint, scope, receive, send)
-        elif route == "models":
+        if route in _KINDS:
+            await self._take_answer(key, _KINDS[route], scope, receive, send)
+            return
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            raise _nothing_at(scope)
+        if route == "models":
             await self._bridge.serve_models(endpoint, scope, send)
         else:
-            await self._take_answer(endpoint, _KINDS[route], scope, receive, send)
+            await self._bridge.serve_chat(endpoint, scope, receive, send)
 
     async def _take_answer(
-        self, endpoint: RolloutEndpoint, kind: Kind, scope: Scope, receive: Receive, send: Send
+        self, key: str, kind: Kind, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        if endpoint.callbacks is None:
-            raise HttpError(404, "nobody waits for an answer of this rollout")
-        check_bearer(scope, endpoint.callbacks.token)
+        endpoint = self._endpoints.get(key)
+        rendezvous = self._ended.get(key) if endpoint is None else endpoint.callbacks
+        if rendezvous is None:
+            raise _nothing_at(scope)
+        check_bearer(scope, rendezvous.token)
         body = await read_body(receive, max_bytes=self._max_body_bytes)
-        await send_whole(send, 200, await endpoint.callbacks.accept(kind, body))
+        await send_whole(send, 200, await rendezvous.accept(kind, body))
+
+
+class _Ended:
+    """The rendezvous of the newest ended rollouts, for servers that missed an acknowledgement."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: dict[str, Rendezvous] = {}
+
+    def keep(self, key: str, rendezvous: Rendezvous) -> None:
+        rendezvous.end()
+        self._kept[key] = rendezvous
+        if len(self._kept) > self._size:
+            del self._kept[next(iter(self._kept))]
+
+    def get(self, key: str) -> Rendezvous | None:
+        return self._kept.get(key)
+
+
+def _nothing_at(scope: Scope) -> HttpError:
+    return HttpError(404, f"nothing here at {scope['path']}: no such rollout, or it has ended")
 
 
 _METHODS = {"chat/completions": "POST", "models": "GET", "completion": "POST", "grader": "POST"}

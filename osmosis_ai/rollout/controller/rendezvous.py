@@ -58,14 +58,19 @@ class Rendezvous:
         """Wait for the last answer, in any event loop; nobody else may wait too."""
         return await asyncio.wrap_future(self._answers)
 
+    def end(self) -> None:
+        """Let go of the answers; what comes again is acknowledged all the same."""
+        self._completion = None
+        self._answers = Future()
+        self._answers.cancel()
+
     async def accept(self, kind: Kind, body: bytes) -> bytes:
         """Take one answer and return its acknowledgement; raises HttpError 422 for a wrong one."""
         answer = self._parse(kind, body)
         digest = hashlib.sha256(body).digest()
         async with self._turn:
             if kind not in self._digests:
-                if self._commit is not None:
-                    await self._commit(answer)
+                await self._keep(answer)
                 self._digests[kind] = digest
                 self._publish(answer)
             elif self._digests[kind] != digest:
@@ -75,6 +80,14 @@ class Rendezvous:
                     kind,
                 )
         return ACK
+
+    async def _keep(self, answer: Answer) -> None:
+        if self._commit is None:
+            return
+        try:
+            await self._commit(answer)
+        except Exception as error:  # keeping is whoever waits' own; the server comes again
+            raise HttpError(503, f"the answer cannot be kept now: {error}") from error
 
     def _parse(self, kind: Kind, body: bytes) -> Answer:
         try:

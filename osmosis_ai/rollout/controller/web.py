@@ -90,11 +90,9 @@ async def _hang_up(server: uvicorn.Server) -> None:
         await asyncio.wait(state.tasks, timeout=_LAST_CALLS_SEC)
     for connection in list(state.connections):
         connection.shutdown()
-    # Closing takes the loop a turn or two, and a transport left open costs a warning.
+    # Closing takes the loop some turns, and a transport left open costs a warning.
     for _ in range(_TURNS_TO_CLOSE):
-        if not state.connections:
-            return
         await asyncio.sleep(0)
 
 
-_TURNS_TO_CLOSE = 100
+_TURNS_TO_CLOSE = 5

@@ -457,6 +457,22 @@ async def test_a_controller_that_stops_answers_its_open_calls(http: aiohttp.Clie
     assert (answer.status, answer.error) == (410, "the controller has stopped")
 
 
+async def test_a_stopping_controller_lets_its_last_answers_out(
+    http: aiohttp.ClientSession,
+) -> None:
+    reached = Signal()
+
+    async def reply(request: dict[str, Any], call: ModelCall) -> str:
+        reached.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    with scripted_rollout(reply) as endpoint:
+        open_call = asyncio.create_task(post(http, endpoint))
+        await reached.wait()
+    assert (await open_call).status == 410
+
+
 async def test_the_list_of_models_names_the_one_there_is(http: aiohttp.ClientSession) -> None:
     with ScriptedModel("42") as model, rollout_on(model) as endpoint:
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}

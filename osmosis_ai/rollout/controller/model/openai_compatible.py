@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Container, Mapping
 from typing import Any
 
 import orjson
@@ -115,20 +115,19 @@ def set_fields(request: ModelRequest, fields: Mapping[str, Any]) -> bytes:
     added = {name: value for name, value in fields.items() if name not in request.data}
     replaced = fields.keys() - added.keys()
     if not replaced:
-        return _insert(request, request.body, added)
+        return _insert(request.body, added, beside=request.data)
     if replaced == {"model"}:
         body = _replace_model(request.body, fields["model"])
         if body is not None:
-            return _insert(request, body, added)
-    return _encode_again(request, fields)
+            return _insert(body, added, beside=request.data)
+    return _encode_again(request.body, fields)
 
 
-def _insert(request: ModelRequest, body: bytes, added: Mapping[str, Any]) -> bytes:
+def _insert(body: bytes, added: Mapping[str, Any], *, beside: Mapping[str, Any]) -> bytes:
     if not added:
         return body
-    rest = body.lstrip()[1:]
-    comma = b"," if request.data else b""
-    return orjson.dumps(added)[:-1] + comma + rest
+    comma = b"," if beside else b""
+    return json.dumps(added).encode()[:-1] + comma + body.lstrip()[1:]
 
 
 _MODEL = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
@@ -139,26 +138,31 @@ def _replace_model(body: bytes, model: str) -> bytes | None:
     found = _MODEL.search(body)
     if found is None or body.count(b'"model"') != 1:
         return None
-    return body[: found.start()] + b'"model":' + orjson.dumps(model) + body[found.end() :]
+    model_field = b'"model":' + json.dumps(model).encode()
+    return body[: found.start()] + model_field + body[found.end() :]
 
 
 _LONG_NUMBER = re.compile(rb"[0-9.]{17}")
 
 
-def _encode_again(request: ModelRequest, fields: Mapping[str, Any]) -> bytes:
+def _encode_again(body: bytes, fields: Mapping[str, Any]) -> bytes:
     # The fast decoder rounds numbers of many digits and refuses lone surrogates.
-    if not _LONG_NUMBER.search(request.body):
-        try:
-            return orjson.dumps({**orjson.loads(request.body), **fields})
-        except ValueError:
-            pass
-    return json.dumps({**json.loads(request.body), **fields}).encode()
+    try:
+        if not _LONG_NUMBER.search(body):
+            rest = _without(orjson.loads(body), fields)
+            return _insert(orjson.dumps(rest), fields, beside=rest)
+    except ValueError:
+        pass
+    return json.dumps({**json.loads(body), **fields}).encode()
+
+
+def _without(data: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in names}
 
 
 def _without_stream(request: ModelRequest, fields: Mapping[str, Any]) -> bytes:
-    data = {**json.loads(request.body), **fields, "stream": False}
-    data.pop("stream_options", None)
-    return json.dumps(data).encode()
+    rest = _without(json.loads(request.body), {"stream_options"})
+    return json.dumps({**rest, **fields, "stream": False}).encode()
 
 
 def _refuses_streams(reply: ModelReply) -> bool:
