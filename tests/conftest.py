@@ -12,6 +12,9 @@ from hypothesis import settings
 settings.register_profile("osmosis", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("osmosis")
 
+# So that a failed suite shows the values it compared.
+pytest.register_assert_rewrite("osmosis_ai.testing")
+
 _REQUIRED = os.environ.get("REQUIRE_TESTS", "").split()
 _ran: dict[str, set[str]] = {word: set() for word in _REQUIRED}
 
