@@ -24,7 +24,7 @@ from osmosis_ai.rollout.context import (
 )
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import AgentWorkflowConfig, GraderConfig, Messages, RolloutSample
-from osmosis_ai.testing.contract.stage import tell
+from osmosis_ai.testing.stage import tell
 
 NOTE = "note.txt"
 """The artifact a `Player` leaves and a `Judge` reads."""

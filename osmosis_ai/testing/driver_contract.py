@@ -47,7 +47,6 @@ from osmosis_ai.testing.contract.driving import (
     write_entrypoint,
 )
 from osmosis_ai.testing.contract.failures import expect_failure
-from osmosis_ai.testing.contract.stage import Stage
 from osmosis_ai.testing.contract_workflows import (
     Judge,
     Player,
@@ -57,6 +56,7 @@ from osmosis_ai.testing.contract_workflows import (
     an_answer,
     read_note,
 )
+from osmosis_ai.testing.stage import Stage
 
 SHORT_SEC = 0.2
 

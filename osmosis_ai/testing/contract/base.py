@@ -14,8 +14,8 @@ from osmosis_ai.rollout.backend.base import ExecutionBackend
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import AgentWorkflowConfig
 from osmosis_ai.testing.contract.bench import Bench
-from osmosis_ai.testing.contract.stage import Stage
 from osmosis_ai.testing.contract_workflows import Judge, JudgeConfig, Player
+from osmosis_ai.testing.stage import Stage
 
 
 class BackendClauses:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from osmosis_ai.rollout.backend.base import CancelDisposition, Capacity, ExecutionBackend
 from osmosis_ai.rollout.context import RolloutContext
 from osmosis_ai.rollout.types import ExecutionRequest, ExecutionResult
-from osmosis_ai.testing.contract.stage import Stage, within
+from osmosis_ai.testing.stage import Stage, within
 
 Answer: TypeAlias = Literal["workflow", "grader"]
 """Which of a rollout's two answers."""

@@ -15,7 +15,7 @@ from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionRequest, ModelUsage
 from osmosis_ai.testing.contract.asking import ask
 from osmosis_ai.testing.contract.bench import make_request
-from osmosis_ai.testing.contract.stage import Stage
+from osmosis_ai.testing.stage import Stage
 
 _ENTRYPOINT = '''\
 """The rollout that a driver contract drives."""
