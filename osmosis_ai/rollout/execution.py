@@ -51,6 +51,8 @@ async def run_workflow(
     """
 
     async def work() -> ExecutionResult:
+        if program.capture is not None:
+            context.set_sample_source(program.capture(context))
         config = copy.deepcopy(program.workflow_config)
         workflow_context = AgentWorkflowContext(
             prompt=own_copy(request.prompt),

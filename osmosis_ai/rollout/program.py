@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
+from osmosis_ai.rollout.context import RolloutContext, SampleSource
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import AgentWorkflowConfig, GraderConfig
 
@@ -22,6 +24,8 @@ class Program:
     workflow_config: AgentWorkflowConfig | None = None
     grader: type[Grader] | None = None
     grader_config: GraderConfig | None = None
+    capture: Callable[[RolloutContext], SampleSource] | None = None
+    """Makes the sample source that each rollout begins with."""
 
     @property
     def max_concurrent(self) -> int | None:
@@ -55,9 +59,16 @@ def load_program(
     _check_class(program.workflow, role="workflow", method="run")
     if program.grader is not None:
         _check_class(program.grader, role="grader", method="grade")
-    if program.workflow_config is not None:
-        _check_config(program.workflow_config)
-    return program
+    if program.workflow_config is None:
+        return program
+    _check_config(program.workflow_config)
+    if program.workflow_config.capture is None:
+        return program
+    return replace(program, capture=_resolve(_CAPTURES[program.workflow_config.capture]))
+
+
+# By name: what makes samples of other programs' calls knows this core, and not the reverse.
+_CAPTURES = {"endpoint": "osmosis_ai.rollout.integrations.recorder:EndpointSampleSource"}
 
 
 def _resolve(value: Any) -> Any:

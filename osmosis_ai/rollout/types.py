@@ -163,6 +163,8 @@ class AgentWorkflowConfig(BaseConfig):
 
     concurrency: ConcurrencyConfig = Field(default_factory=ConcurrencyConfig)
     """How many executions the backend runs at once; unlimited unless said."""
+    capture: Literal["endpoint"] | None = None
+    """`endpoint` makes the sample of the calls to the rollout's model; None leaves it to `run`."""
 
 
 class GraderConfig(BaseConfig):

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-litellm = pytest.importorskip("litellm", reason="runs in the environments of the frameworks")
+pytest.importorskip("litellm", reason="runs in the environments of the frameworks")
+
+import litellm
 
 from osmosis_ai.rollout import (
     AgentWorkflow,

@@ -10,7 +10,7 @@ from osmosis_ai.rollout.integrations.policy import MODEL_NAME, policy_endpoint
 with requires_extra("openai", "rollout_client"):
     from openai import AsyncOpenAI, OpenAI
 
-    from osmosis_ai.rollout.integrations.transport import policy_client
+    from osmosis_ai.rollout.integrations.agents.transport import policy_client
 
 __all__ = ["MODEL_NAME", "rollout_client", "sync_rollout_client"]
 

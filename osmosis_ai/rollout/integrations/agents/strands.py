@@ -23,12 +23,12 @@ with requires_extra("strands", "OsmosisStrandsAgent"):
     from strands.models.openai import OpenAIModel
     from strands.types.streaming import StreamEvent
 
+    from osmosis_ai.rollout.integrations.agents.litellm_option import ClientOptions, client_options
     from osmosis_ai.rollout.integrations.agents.strands_message import (
         chat_messages,
         native_messages,
     )
-    from osmosis_ai.rollout.integrations.litellm_option import ClientOptions, client_options
-    from osmosis_ai.rollout.integrations.transport import policy_client
+    from osmosis_ai.rollout.integrations.agents.transport import policy_client
 
 __all__ = ["OsmosisRolloutModel", "OsmosisStrandsAgent"]
 
