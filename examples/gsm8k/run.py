@@ -70,7 +70,7 @@ def read_rows(data: Path) -> Iterator[dict[str, str]]:
 def evaluate(model: str, *, workspace: Path, data: Path) -> Path:
     """Run one model's evaluation with the command line, and return its journal."""
     osmosis = Path(sys.executable).with_name("osmosis")
-    command = [osmosis, "eval", "run", workspace / f"configs/eval/{model}.toml"]
+    command = [str(osmosis), "eval", "run", str(workspace / f"configs/eval/{model}.toml")]
     environment = os.environ | {"GSM8K_DIR": str(data)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

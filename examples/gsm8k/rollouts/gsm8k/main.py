@@ -78,7 +78,8 @@ async def ask_policy(messages: list[MessageDict]) -> MessageDict:
         if response.status != 200:
             raise RuntimeError(f"the policy answered {response.status}: {await response.text()}")
         completion = await response.json()
-    return completion["choices"][0]["message"]
+    message: MessageDict = completion["choices"][0]["message"]
+    return message
 
 
 backend = LocalBackend(

@@ -90,7 +90,8 @@ async def ask_policy(session: aiohttp.ClientSession, messages: list[MessageDict]
         if response.status != 200:
             raise RuntimeError(f"the policy answered {response.status}: {await response.text()}")
         completion = await response.json()
-    return completion["choices"][0]["message"]
+    message: MessageDict = completion["choices"][0]["message"]
+    return message
 
 
 def run_tool(call: dict[str, Any]) -> MessageDict:
