@@ -16,7 +16,7 @@ class DeadlineClock:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[Hashable], None]) -> None:
-        self._loop = loop
+        self.loop = loop
         self._ring = ring
         self._lock = threading.Lock()
         self._due: dict[Hashable, float] = {}
@@ -25,14 +25,14 @@ class DeadlineClock:
 
     def set(self, key: Hashable, after_sec: float) -> None:
         """Ring for the key after so many seconds, at once where there are none left."""
-        at = self._loop.time() + max(0.0, after_sec)
+        at = self.loop.time() + max(0.0, after_sec)
         with self._lock:
             self._due[key] = at
             is_next = at < self._next
             if is_next:
                 self._next = at
         if is_next:
-            self._loop.call_soon_threadsafe(self._wind)
+            self.loop.call_soon_threadsafe(self._wind)
 
     def drop(self, key: Hashable) -> None:
         """Forget the key; it does not ring any more, unless it just did."""
@@ -44,10 +44,10 @@ class DeadlineClock:
             self._timer.cancel()
         self._timer = None
         if self._next < math.inf:
-            self._timer = self._loop.call_at(self._next, self._strike)
+            self._timer = self.loop.call_at(self._next, self._strike)
 
     def _strike(self) -> None:
-        now = self._loop.time()
+        now = self.loop.time()
         with self._lock:
             due = [key for key, at in self._due.items() if at <= now]
             for key in due:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from osmosis_ai.rollout.controller.asgi import HttpError
+from osmosis_ai.rollout.controller.clock import DeadlineClock
 from osmosis_ai.rollout.controller.model.base import ModelCall
 from osmosis_ai.rollout.controller.rendezvous import Commit, Rendezvous
 from osmosis_ai.rollout.safe_json import safe_text
@@ -35,8 +36,7 @@ class RolloutEndpoint:
         base_url: str,
         api_key: str,
         first_call: ModelCall,
-        deadline_sec: float | None,
-        on_deadline: Callable[[], None] | None,
+        clock: DeadlineClock,
         close: Callable[[RolloutEndpoint], None],
     ) -> None:
         self.rollout_id = first_call.rollout_id
@@ -52,8 +52,9 @@ class RolloutEndpoint:
         self._turns = itertools.count()
         self._tally = _Tally()
         self._open_calls: set[OpenCall] = set()
-        self._ends_at = math.inf if deadline_sec is None else time.monotonic() + deadline_sec
-        self._on_deadline = on_deadline
+        self._clock = clock
+        self._ends_at = math.inf
+        self._on_deadline: Callable[[], None] | None = None
         self._rang = threading.Event()
         self._close = close
         self._end: str | None = None
@@ -67,6 +68,15 @@ class RolloutEndpoint:
     def remaining_sec(self) -> float:
         """Seconds to the deadline."""
         return self._ends_at - time.monotonic()
+
+    def set_deadline(self, after_sec: float, on_deadline: Callable[[], None] | None = None) -> None:
+        """Give the rollout so many seconds from now.
+
+        `on_deadline` is called in the listener's thread.
+        """
+        self._ends_at = time.monotonic() + after_sec
+        self._on_deadline = on_deadline
+        self._clock.set(self, after_sec)
 
     def usage(self) -> ModelUsage:
         """The model calls so far."""
@@ -82,8 +92,16 @@ class RolloutEndpoint:
             rendezvous=self.callbacks,
         )
 
+    def stop_calls(self, reason: str = CLOSED) -> None:
+        """Take no further model calls, and end the open ones."""
+        self._end = self._end or reason
+        if self._open_calls:
+            self._clock.loop.call_soon_threadsafe(self.end_calls, reason)
+
     def close(self) -> None:
-        """Take the URLs off the listener and end the calls that are still open."""
+        """Take the URLs off the listener, and end the calls that are still open."""
+        self._clock.drop(self)
+        self.stop_calls()
         self._close(self)
 
     def __enter__(self) -> Self:
@@ -124,14 +142,9 @@ class RolloutEndpoint:
         if self._on_deadline is not None:
             self._on_deadline()
 
-    def refuse_calls(self, reason: str) -> bool:
-        """Take no further calls; say whether some are open. Any thread may do this."""
-        self._end = self._end or reason
-        return bool(self._open_calls)
-
     def end_calls(self, reason: str) -> None:
         """Take no further calls, and end the open ones."""
-        self.refuse_calls(reason)
+        self._end = self._end or reason
         for call in self._open_calls:
             call.interrupt(reason)
 

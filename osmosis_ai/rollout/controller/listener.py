@@ -28,7 +28,7 @@ from osmosis_ai.rollout.controller.asgi import (
 )
 from osmosis_ai.rollout.controller.bridge import Bridge
 from osmosis_ai.rollout.controller.clock import DeadlineClock
-from osmosis_ai.rollout.controller.endpoint import CLOSED, RolloutEndpoint
+from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.model.base import ModelCall, ModelClient
 from osmosis_ai.rollout.controller.rendezvous import Kind, Rendezvous
 from osmosis_ai.rollout.controller.retry import RetryPolicy
@@ -98,7 +98,7 @@ class Controller:
         deadline_sec: float | None = None,
         on_deadline: Callable[[], None] | None = None,
     ) -> RolloutEndpoint:
-        """Give a rollout its URLs; its deadline starts now.
+        """Give a rollout its URLs; a deadline that is given here starts now.
 
         `on_deadline` is called in the listener's thread. Raises ValueError for an id that is open.
         """
@@ -106,14 +106,13 @@ class Controller:
             base_url=self.base_url,
             api_key=self._make_key(),
             first_call=ModelCall(rollout_id, row=row, attempt=attempt, seed=seed),
-            deadline_sec=deadline_sec,
-            on_deadline=on_deadline,
-            close=self._close_rollout,
+            clock=self._clock,
+            close=self._forget,
         )
         if self._endpoints.setdefault(endpoint.key, endpoint) is not endpoint:
             raise ValueError(f"rollout {rollout_id!r} is open already")
         if deadline_sec is not None:
-            self._clock.set(endpoint, deadline_sec)
+            endpoint.set_deadline(deadline_sec, on_deadline)
         return endpoint
 
     def _make_key(self) -> str:
@@ -122,15 +121,12 @@ class Controller:
         number = str(next(self._serial)).encode()
         return hashlib.blake2b(number, key=self._secret, digest_size=24).hexdigest()
 
-    def _close_rollout(self, endpoint: RolloutEndpoint) -> None:
+    def _forget(self, endpoint: RolloutEndpoint) -> None:
         if self._endpoints.get(endpoint.key) is not endpoint:
             return
         del self._endpoints[endpoint.key]
-        self._clock.drop(endpoint)
         if endpoint.callbacks is not None:
             self._ended.keep(endpoint.key, endpoint.callbacks)
-        if endpoint.refuse_calls(CLOSED):
-            self._listening.loop.call_soon_threadsafe(endpoint.end_calls, CLOSED)
 
     def _ring(self, key: Hashable) -> None:
         assert isinstance(key, RolloutEndpoint)

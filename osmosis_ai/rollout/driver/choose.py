@@ -15,7 +15,8 @@ from osmosis_ai.rollout.controller.model.openai_compatible import OpenAICompatib
 from osmosis_ai.rollout.controller.model.scripted import PREFIX, load_scripted
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.driver.base import Deadline, ModelSpec, RolloutDriver, deadline_sec
-from osmosis_ai.rollout.driver.in_process import InProcessDriver, OnSample
+from osmosis_ai.rollout.driver.flight import OnSample
+from osmosis_ai.rollout.driver.in_process import InProcessDriver
 
 IN_PROCESS = "in-process"
 

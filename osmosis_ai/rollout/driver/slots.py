@@ -21,10 +21,12 @@ class Slots:
         self._taken = 0
         self._stuck: set[Hashable] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._shut: Exception | None = None
 
     async def take(self) -> None:
-        """Wait for a free slot."""
-        self._check_hope()
+        """Wait for a free slot; raises BackendError where there is no hope for one."""
+        if self._is_hopeless:
+            raise self._hopeless()
         if self._limit is None or self._taken < self._limit:
             self._taken += 1
             return
@@ -50,6 +52,14 @@ class Slots:
     def mark_stuck(self, holder: Hashable) -> None:
         """Say that a holder was asked to stop and did not."""
         self._stuck.add(holder)
+        self._tell_if_hopeless()
+
+    def shut(self, error: Exception) -> None:
+        """Hand out no slot any more, and say why."""
+        self._shut = error
+        self._tell_if_hopeless()
+
+    def _tell_if_hopeless(self) -> None:
         while self._waiting and self._is_hopeless:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -57,13 +67,12 @@ class Slots:
 
     @property
     def _is_hopeless(self) -> bool:
-        return self._limit is not None and len(self._stuck) >= self._limit
-
-    def _check_hope(self) -> None:
-        if self._is_hopeless:
-            raise self._hopeless()
+        all_stuck = self._limit is not None and len(self._stuck) >= self._limit
+        return all_stuck or self._shut is not None
 
     def _hopeless(self) -> BackendError:
+        if self._shut is not None:
+            return BackendError(str(self._shut))
         return BackendError(
             f"all {self._limit} slots are held by rollouts that were told to stop and did not: "
             "look in the workflow or grader for code that swallows CancelledError or never returns"

@@ -10,6 +10,7 @@ import pytest
 
 from osmosis_ai.rollout.controller.asgi import HttpError
 from osmosis_ai.rollout.controller.bridge import Bridge
+from osmosis_ai.rollout.controller.clock import DeadlineClock
 from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.model.base import (
     ModelCall,
@@ -62,13 +63,12 @@ class Client:
 
 
 @pytest.fixture
-def endpoint() -> RolloutEndpoint:
+async def endpoint() -> RolloutEndpoint:
     return RolloutEndpoint(
         base_url="http://127.0.0.1:1",
         api_key="key",
         first_call=ModelCall("r1"),
-        deadline_sec=None,
-        on_deadline=None,
+        clock=DeadlineClock(asyncio.get_running_loop(), print),
         close=lambda endpoint: None,
     )
 

@@ -32,7 +32,8 @@ from osmosis_ai.rollout.backend.base import ResultCallback
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.driver.base import RolloutItem
-from osmosis_ai.rollout.driver.in_process import InProcessDriver, _ring
+from osmosis_ai.rollout.driver.flight import Flight
+from osmosis_ai.rollout.driver.in_process import InProcessDriver
 from osmosis_ai.rollout.types import ExecutionOutcome
 from osmosis_ai.testing import ChatWorkflow, EchoWorkflow, ExactMatchGrader, Signal, ask_model
 from tests.rollout.driver.backends import ClaimingBackend, Play, PlayingBackend, succeeded
@@ -390,21 +391,29 @@ async def test_a_rollout_that_does_not_stop_keeps_its_slot(
     assert outcome.workflow.no_result == "the backend ended the rollout without an answer"
 
 
-async def test_a_deadline_that_rings_after_the_callers_loop_has_ended_does_no_harm() -> None:
-    loop = asyncio.new_event_loop()
-    rang: asyncio.Future[None] = loop.create_future()
-    loop.close()
-    _ring(loop, rang)
-    assert not rang.done()
+def test_a_deadline_that_rings_after_the_callers_loop_has_ended_does_no_harm(
+    tmp_path: Path,
+) -> None:
+    backend = LocalBackend(workflow=stubborn_workflow())
+    with driving(backend, artifact_root=tmp_path) as driver:
+        flight = asyncio.run(a_flight(driver))
+        flight.ring()
 
 
-async def test_a_deadline_may_ring_twice_or_late() -> None:
+async def a_flight(driver: InProcessDriver) -> Flight:
+    return Flight(request(), driver._controller.open_rollout("r1"), limit_sec=1)
+
+
+async def test_a_deadline_may_ring_twice_and_late() -> None:
     """The listener's thread and the end of a rollout cross."""
-    rang: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    for _ in range(2):
-        _ring(asyncio.get_running_loop(), rang)
-    await rang
-    await asyncio.sleep(0)
+    with driving(PlayingBackend(plays(EchoWorkflow))) as driver:
+        flight = await a_flight(driver)
+        flight.task = asyncio.create_task(asyncio.sleep(3600))
+        flight.ring()
+        flight.ring()
+        await flight.wait()
+        await asyncio.sleep(0)
+        flight.task.cancel()
 
 
 # Cancelling
@@ -419,7 +428,7 @@ async def test_a_cancelled_run_waits_for_the_rollout_to_end(tmp_path: Path) -> N
         with pytest.raises(asyncio.CancelledError):
             await running
         assert workflow.ended.is_set
-        assert not driver._tasks
+        assert not driver._flights
 
 
 async def test_a_run_cancelled_twice_leaves_at_once() -> None:
@@ -436,7 +445,7 @@ async def test_a_run_cancelled_twice_leaves_at_once() -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        [left] = driver._tasks
+        [left] = driver._flights
         closing = asyncio.create_task(driver.close())
         await workflow.ended.wait()
         workflow.let_go.set()

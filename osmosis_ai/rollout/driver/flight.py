@@ -1,0 +1,210 @@
+"""Flight: one rollout under way in a task of its own, from its slot to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from osmosis_ai.errors import BackendError, OsmosisError
+from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
+from osmosis_ai.rollout.controller.listener import Controller
+from osmosis_ai.rollout.driver.base import Deadline, RolloutDriver, RolloutItem
+from osmosis_ai.rollout.driver.outcome import Ending, settle
+from osmosis_ai.rollout.driver.slots import Slots
+from osmosis_ai.rollout.execution import error_text
+from osmosis_ai.rollout.safe_json import SafeJson
+from osmosis_ai.rollout.types import (
+    ExecutionOutcome,
+    ExecutionRequest,
+    ExecutionResult,
+    RolloutSample,
+)
+
+logger = logging.getLogger(__name__)
+
+OnSample: TypeAlias = Callable[[ExecutionRequest, RolloutSample | None], None]
+"""Told of a rollout's sample; where the grader runs in this process, before it does."""
+
+STOP_PATIENCE_SEC = 30.0
+"""How long a rollout that was told to stop is waited for."""
+
+NO_ITEM = RolloutItem(row=0, attempt=0, seed=0)
+
+
+class FlightDriver(RolloutDriver):
+    """Runs each rollout in a task, under a slot and a deadline.
+
+    A rollout past its deadline is told to stop, and its outcome is a timeout; one that does not
+    stop keeps its slot. Subclasses say what the task does, and how a rollout is told to stop.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        limit: int | None,
+        deadline: Deadline,
+        stop_patience_sec: float = STOP_PATIENCE_SEC,
+    ) -> None:
+        self._controller = controller
+        self._limit = limit
+        self._deadline = deadline
+        self._stop_patience_sec = stop_patience_sec
+        self._slots = Slots(limit)
+        self._flights: dict[asyncio.Task[None], Flight] = {}
+        self._down: OsmosisError | None = None
+
+    @abstractmethod
+    async def _execute(self, flight: Flight) -> None:
+        """Start the flight's clock and bring its answers; return when nothing goes on any more."""
+
+    @abstractmethod
+    async def _cancel(self, rollout_id: str) -> bool:
+        """Tell a rollout to stop; False where nobody knows it, so that nothing will end it."""
+
+    async def _archive(self, flight: Flight, outcome: ExecutionOutcome) -> None:
+        """Keep what is to be kept of a rollout."""
+
+    @property
+    def max_in_flight(self) -> int | None:
+        """As many as there are slots."""
+        return self._limit
+
+    async def run(
+        self, request: ExecutionRequest, *, item: RolloutItem | None = None
+    ) -> ExecutionOutcome:
+        """Run one rollout, as soon as there is room for it."""
+        flight = await self._start(request, item or NO_ITEM)
+        try:
+            await flight.wait()
+            await self._stop(flight)
+        except asyncio.CancelledError:
+            await self._stop(flight)
+            raise
+        if self._down is not None and flight.grader is None:
+            raise BackendError(str(self._down)) from self._down
+        outcome = flight.outcome()
+        await self._archive(flight, outcome)
+        return outcome
+
+    async def close(self) -> None:
+        """Cancel what did not stop when it was told to."""
+        for task in self._flights:
+            task.cancel()
+        if self._flights:
+            await asyncio.wait(self._flights, timeout=self._stop_patience_sec)
+
+    def _go_down(self, error: OsmosisError) -> None:
+        """End all flights, and start none any more: no further rollout can succeed."""
+        self._down = self._down or error
+        self._slots.shut(self._down)
+        for task in self._flights:
+            task.cancel()
+
+    async def _start(self, request: ExecutionRequest, item: RolloutItem) -> Flight:
+        await self._slots.take()
+        try:
+            endpoint = self._controller.open_rollout(
+                request.id, row=item.row, attempt=item.attempt, seed=item.seed
+            )
+        except ValueError:
+            self._slots.release()
+            raise
+        flight = Flight(request, endpoint, self._deadline(request))
+        flight.task = asyncio.create_task(self._fly(flight))
+        self._flights[flight.task] = flight
+        flight.task.add_done_callback(self._land)
+        return flight
+
+    async def _fly(self, flight: Flight) -> None:
+        with flight.endpoint:
+            await self._execute(flight)
+
+    def _land(self, task: asyncio.Task[None]) -> None:
+        del self._flights[task]
+        self._slots.release(task)
+
+    async def _stop(self, flight: Flight) -> None:
+        """Tell a rollout that is still going on to stop, and wait until it has."""
+        if flight.task.done():
+            return
+        if not await self._cancel(flight.request.id):
+            flight.task.cancel()
+        await asyncio.wait({flight.task}, timeout=self._stop_patience_sec)
+        if not flight.task.done():
+            flight.endpoint.stop_calls()
+            self._slots.mark_stuck(flight.task)
+            logger.error(
+                "rollout %s was told to stop and goes on: its slot stays taken", flight.request.id
+            )
+
+
+@dataclass(eq=False)
+class Flight:
+    """One rollout that goes on: its answers as they come, and its deadline."""
+
+    request: ExecutionRequest
+    endpoint: RolloutEndpoint
+    limit_sec: float
+    workflow: ExecutionResult | None = None
+    grader: ExecutionResult | None = None
+    messages: SafeJson | None = None
+    """The conversation before it was graded, where this process is the one that archives it."""
+    task: asyncio.Task[None] = field(init=False)
+    _rang: asyncio.Future[None] = field(init=False)
+    _loop: asyncio.AbstractEventLoop = field(init=False)
+    _started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rang = self._loop.create_future()
+        self._started = self._loop.time()
+
+    def start_clock(self) -> None:
+        """Execution begins: so does the time the rollout has."""
+        self._started = self._loop.time()
+        self.endpoint.set_deadline(self.limit_sec, self.ring)
+
+    def ring(self) -> None:
+        """The deadline has passed; said by the listener's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._hear)
+        except RuntimeError:
+            logger.debug("a deadline rang after its event loop was closed")
+
+    def _hear(self) -> None:
+        if not self._rang.done():
+            self._rang.set_result(None)
+
+    async def wait(self) -> None:
+        """Return when it has ended or its deadline rings, whichever is first."""
+        await asyncio.wait({self.task, self._rang}, return_when=asyncio.FIRST_COMPLETED)
+
+    def outcome(self) -> ExecutionOutcome:
+        """What came of it: the answers that came in time, or what their absence means."""
+        ending = Ending(
+            limit_sec=self.limit_sec, expired=self.endpoint.is_expired, problem=self._problem()
+        )
+        workflow, grader = settle(self.workflow, self.grader, ending)
+        return ExecutionOutcome(
+            workflow=workflow,
+            grader=grader,
+            usage=self.endpoint.usage(),
+            duration_sec=self._loop.time() - self._started,
+        )
+
+    def _problem(self) -> str | None:
+        """What was raised in the place of answers."""
+        if not self.task.done() or self.task.cancelled():
+            return None
+        error = self.task.exception()
+        if error is None:
+            return None
+        logger.error("rollout %s: the backend failed", self.request.id, exc_info=error)
+        if isinstance(error, OsmosisError):
+            return str(error)
+        return f"the backend failed: {error_text(error)}"
