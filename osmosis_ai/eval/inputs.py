@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import orjson
+from pydantic import BaseModel
 
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.eval.config import EvalConfig
@@ -39,8 +39,32 @@ SHOWN_FILES = 5
 """Changed files named one by one; the rest is counted."""
 
 
-def describe_inputs(config: EvalConfig, dataset: Dataset) -> dict[str, Any]:
-    """The data set, code and settings that decide what comes out, as `run.json` keeps them.
+class DataInput(BaseModel):
+    """The data set as it was."""
+
+    sha256: str
+    rows: int
+
+
+class CodeInput(BaseModel):
+    """The files under the rollout's directory as they were."""
+
+    sha256: str
+    files: dict[str, str]
+    """Each with its digest."""
+
+
+class Inputs(BaseModel):
+    """What decides what comes out of a run; may not change while it lasts."""
+
+    data: DataInput
+    code: CodeInput
+    settings: dict[str, Any]
+    """By dotted key."""
+
+
+def describe_inputs(config: EvalConfig, dataset: Dataset) -> Inputs:
+    """The data set, code and settings of a run that begins now.
 
     Left out is what only reads results (the pass threshold), what may grow (rows, n), and what
     says how fast or how hard to try.
@@ -52,16 +76,15 @@ def describe_inputs(config: EvalConfig, dataset: Dataset) -> dict[str, Any]:
         "settings": _settings(config),
     }
     # As it will be read back: TOML has dates and NaN, and file names need not be text.
-    as_read: dict[str, Any] = orjson.loads(dump_json(inputs).data)
-    return as_read
+    return Inputs.model_validate_json(dump_json(inputs).data)
 
 
-def changed_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_inputs(before: Inputs, now: Inputs) -> list[str]:
     """One line for each difference, naming what changed; empty where nothing did."""
     return [
-        *_changed_data(before["data"], now["data"]),
-        *_changed_files(before["code"]["files"], now["code"]["files"]),
-        *_changed_settings(before["settings"], now["settings"]),
+        *_changed_data(before.data, now.data),
+        *_changed_files(before.code.files, now.code.files),
+        *_changed_settings(before.settings, now.settings),
     ]
 
 
@@ -81,10 +104,10 @@ def _settings(config: EvalConfig) -> dict[str, Any]:
     }
 
 
-def _changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    if before["sha256"] != now["sha256"]:
-        rows = f" (it had {before['rows']} rows, and has {now['rows']})"
-        yield f"the data set changed{'' if before['rows'] == now['rows'] else rows}"
+def _changed_data(before: DataInput, now: DataInput) -> Iterator[str]:
+    if before.sha256 != now.sha256:
+        rows = f" (it had {before.rows} rows, and has {now.rows})"
+        yield f"the data set changed{'' if before.rows == now.rows else rows}"
 
 
 def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
 from osmosis_ai.errors import RunError
 from osmosis_ai.eval.config import EvalFile
+from osmosis_ai.eval.inputs import Inputs
 from osmosis_ai.eval.journal import read_records
 from osmosis_ai.eval.lock import is_locked
 from osmosis_ai.eval.metrics import Summary, summarize
@@ -80,7 +81,7 @@ class RunDocument(BaseModel):
     """From the workspace."""
     rows: str
     """The rows the run takes, as `--rows` says it."""
-    inputs: dict[str, Any]
+    inputs: Inputs
     """Digests of data set and code, and the settings, which may not change."""
     versions: dict[str, str]
 
@@ -105,7 +106,7 @@ class Run:
     @property
     def total_rows(self) -> int:
         """The rows its data set has."""
-        return int(self.document.inputs["data"]["rows"])
+        return self.document.inputs.data.rows
 
     @property
     def is_running(self) -> bool:

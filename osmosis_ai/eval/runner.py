@@ -178,8 +178,8 @@ class _Session:
             verdict = classify(outcome)
         except (BackendError, ProtocolError):
             raise
-        # Broad: one rollout that its driver loses must not end the run.
         except Exception as error:
+            # One rollout that its driver loses must not end the run.
             logger.exception("rollout %s: the driver failed", rollout_id)
             verdict = no_result(f"the driver failed: {error_text(error)}")
         return make_record(

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from osmosis_ai.errors import ConfigError
-from osmosis_ai.eval.inputs import changed_inputs, describe_inputs
+from osmosis_ai.eval.inputs import Inputs, changed_inputs, describe_inputs
 from tests.eval.workspace import MINIMAL, Workspace
 
 
-def inputs(workspace: Workspace) -> dict[str, object]:
+def inputs(workspace: Workspace) -> Inputs:
     return describe_inputs(workspace.config(), workspace.dataset())
 
 

@@ -1,0 +1,144 @@
+"""An evaluation as a whole: its rows, its folder and its driver, brought together and run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from osmosis_ai.eval.config import EvalConfig
+from osmosis_ai.eval.dataset import find_dataset, load_dataset, load_rows
+from osmosis_ai.eval.outcome import Outcome
+from osmosis_ai.eval.run_folder import Run
+from osmosis_ai.eval.runner import EvalResult, Progress, choose_max_in_flight, run_eval
+from osmosis_ai.eval.selection import select_rows
+from osmosis_ai.eval.store import RunStore, open_run
+from osmosis_ai.rollout.driver.base import RolloutDriver
+from osmosis_ai.rollout.driver.choose import open_driver
+
+OpenDriver: TypeAlias = Callable[..., AbstractAsyncContextManager[RolloutDriver]]
+"""`open_driver`, or something that takes the same arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a person says of one go at a run and its file does not."""
+
+    name: str | None = None
+    """Of the run; else the config file's."""
+    rows: str | None = None
+    """Which rows, such as `0-9,12`; wins over the limit."""
+    max_in_flight: int | None = None
+    """The most rollouts at once; wins over `evaluation.batch_size`."""
+    fresh: bool = False
+    """Archive what is there and start over."""
+    retried: frozenset[Outcome] = frozenset()
+    """Run items that ended so once more."""
+    driver: str | None = None
+    server_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """What a run is about to do."""
+
+    run: Run
+    driver: str
+    max_in_flight: int
+    items: int
+    done: int
+    """Items that earlier sessions have finished."""
+
+
+class Observer:
+    """Is told how an evaluation goes; each method does nothing until overridden."""
+
+    def opened(self, run: Run, notes: tuple[str, ...]) -> None:
+        """The folder is ours; no code of the user's has run yet."""
+
+    def started(self, header: RunHeader) -> None:
+        """The driver is ready, and rollouts begin."""
+
+    def progressed(self, progress: Progress) -> None:
+        """One more record, or none at the start."""
+
+
+async def evaluate(
+    config: EvalConfig,
+    *,
+    options: RunOptions | None = None,
+    observer: Observer | None = None,
+    open_driver: OpenDriver = open_driver,
+    environ: Mapping[str, str] = os.environ,
+) -> EvalResult:
+    """Run an evaluation, or what is left of it, and return what it has measured then.
+
+    >>> result = asyncio.run(evaluate(load_config("configs/eval/multiply.toml")))
+    >>> result.summary.mean
+    Estimate(value=0.7325, over=800)
+    """
+    options, told = options or RunOptions(), observer or Observer()
+    config.check_secrets(environ)
+    model = config.model_spec(environ)
+    dataset = load_dataset(find_dataset(config.file.experiment.dataset, workspace=config.workspace))
+    limit = config.file.evaluation.limit
+    selection = select_rows(options.rows, limit=limit, total=dataset.total_rows)
+    async with open_run(
+        config,
+        dataset,
+        selection,
+        name=options.name,
+        fresh=options.fresh,
+        retried=options.retried,
+    ) as store:
+        told.opened(store.run, store.notes)
+        with _environment(config.file.env):
+            async with open_driver(
+                entrypoint=config.entrypoint,
+                project_path=config.rollout_dir,
+                import_roots=(config.rollout_dir, config.workspace),
+                model=model,
+                artifact_root=store.run.paths.rollouts,
+                driver=options.driver,
+                server_url=options.server_url,
+                on_sample=store.write_sample,
+            ) as driver:
+                told.started(_header(config, store, driver, options))
+                return await run_eval(
+                    config,
+                    driver=driver,
+                    store=store,
+                    rows=load_rows(dataset, selection),
+                    max_in_flight=options.max_in_flight,
+                    on_progress=told.progressed,
+                )
+
+
+def _header(
+    config: EvalConfig, store: RunStore, driver: RolloutDriver, options: RunOptions
+) -> RunHeader:
+    selection, ledger = store.run.selection, store.ledger
+    return RunHeader(
+        run=store.run,
+        driver=driver.description,
+        max_in_flight=choose_max_in_flight(config, driver, max_in_flight=options.max_in_flight),
+        items=len(selection) * ledger.n,
+        done=ledger.done_in(selection),
+    )
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set a config's `[env]` while its rollouts run, and put back what was there."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
