@@ -1,0 +1,233 @@
+"""How a run is told: its numbers with their denominators, its records, and where things lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from osmosis_ai.cli.output import Column, Fact, Section
+from osmosis_ai.eval.metrics import Estimate, Summary
+from osmosis_ai.eval.outcome import Outcome
+from osmosis_ai.eval.record import Record, to_json
+from osmosis_ai.eval.run_folder import Run
+
+ABSENT = "-"
+"""Stands where there is no number; never 0."""
+
+
+def run_data(run: Run, summary: Summary) -> dict[str, Any]:
+    """A run for programs."""
+    document = run.document
+    experiment = document.config.experiment
+    return {
+        "name": run.name,
+        "run_id": document.run_id,
+        "folder": str(run.paths.folder),
+        "created_at": document.created_at,
+        "state": run_state(run, summary),
+        "rollout": experiment.rollout,
+        "model_path": experiment.model_path,
+        "dataset": experiment.dataset,
+        "selected_rows": document.rows,
+        "total_rows": run.total_rows,
+        "summary": summary.to_json(),
+    }
+
+
+def run_state(run: Run, summary: Summary) -> str:
+    """`running`, `finished` or `incomplete`."""
+    if run.is_running:
+        return "running"
+    return "incomplete" if summary.pending else "finished"
+
+
+def run_sections(run: Run, summary: Summary) -> list[Section]:
+    """A run for people."""
+    title = f"{run.name} ({run_state(run, summary)})"
+    return [Section(title, list(_facts(run, summary))), *result_sections(run, summary)]
+
+
+def result_sections(run: Run, summary: Summary) -> list[Section]:
+    """What a run has measured, for people."""
+    return [
+        Section("Result", list(_numbers(summary))),
+        Section("Outcomes", list(_outcomes(summary))),
+        Section("Where", list(_places(run))),
+    ]
+
+
+def _facts(run: Run, summary: Summary) -> Iterator[Fact]:
+    experiment = run.document.config.experiment
+    yield Fact("Rollout", experiment.rollout)
+    yield Fact("Model", experiment.model_path)
+    yield Fact("Data", run.document.dataset_path, rows_note(run, summary.n))
+
+
+def rows_note(run: Run, n: int) -> str:
+    """How many of the rows, and how often."""
+    attempts = "1 attempt" if n == 1 else f"{n} attempts"
+    return f"{len(run.selection):,} of {run.total_rows:,} rows, {attempts} each"
+
+
+def _numbers(summary: Summary) -> Iterator[Fact]:
+    over = summary.mean.over
+    yield Fact("Mean reward", number(summary.mean), _over(summary))
+    yield Fact(
+        "Pass rate",
+        percent(summary.pass_rate),
+        f"{summary.passed:,} of {over:,} with a reward of at least {summary.pass_threshold:g}",
+    )
+    for point in summary.pass_at_k:
+        value = number(Estimate(point.value, point.rows))
+        attempts = "1 attempt" if point.k == 1 else f"{point.k} attempts"
+        yield Fact(f"pass@{point.k}", value, f"over {point.rows:,} rows with {attempts} that count")
+    usage = summary.usage
+    if usage.over:
+        failed = f"{usage.failed_calls:,} failed, " if usage.failed_calls else ""
+        yield Fact("Model calls", f"{usage.calls:,}", f"{failed}over {usage.over:,} rollouts")
+        tokens = f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
+        yield Fact("Tokens", f"{usage.total_tokens:,}", tokens)
+
+
+def _over(summary: Summary) -> str:
+    scored = summary.outcomes[Outcome.SCORED]
+    if summary.workflow_failed_reward is None:
+        return f"over {scored:,} scored of {summary.items:,} rollouts"
+    failed = summary.outcomes[Outcome.WORKFLOW_FAILED]
+    return (
+        f"over {scored:,} scored and {failed:,} failed workflows taken as "
+        f"{summary.workflow_failed_reward:g}, of {summary.items:,} rollouts"
+    )
+
+
+def _outcomes(summary: Summary) -> Iterator[Fact]:
+    of = f"of {summary.items:,}"
+    for outcome, count in summary.outcomes.items():
+        if count or outcome == Outcome.SCORED:
+            yield Fact(outcome, f"{count:,}", of)
+    if summary.pending:
+        yield Fact("pending", f"{summary.pending:,}", of)
+    if summary.superseded:
+        yield Fact("earlier tries", f"{summary.superseded:,}", "kept, and not counted")
+
+
+def _places(run: Run) -> Iterator[Fact]:
+    files = (run.paths.records, run.paths.summary, run.paths.rollouts, run.paths.log)
+    there = ", ".join(path.name for path in files if path.exists())
+    yield Fact("Run folder", short_path(run.paths.folder), there)
+
+
+def record_data(record: Record, run: Run) -> dict[str, Any]:
+    """A record for programs, and where its rollout lies."""
+    return to_json(record) | {"folder": str(run.paths.rollouts / record.rollout_id)}
+
+
+RECORD_COLUMNS = (
+    Column("row", right=True),
+    Column("attempt", right=True),
+    Column("try", right=True, least_width=100),
+    Column("outcome"),
+    Column("reward", right=True),
+    Column("calls", right=True, least_width=100),
+    Column("tokens", right=True, least_width=100),
+    Column("seconds", right=True, least_width=80),
+    Column("error", folds=True),
+    Column("rollout", least_width=140),
+)
+
+
+def record_row(record: Record) -> list[str]:
+    """A record as the cells of `RECORD_COLUMNS`."""
+    return [
+        str(record.row),
+        str(record.attempt),
+        str(record.try_index),
+        record.outcome,
+        _cell(record.reward, ".4g"),
+        _cell(record.calls, ","),
+        _cell(record.total_tokens, ","),
+        _cell(record.duration_sec, ".3g"),
+        _error(record),
+        record.rollout_id,
+    ]
+
+
+def record_section(record: Record, run: Run) -> Section:
+    """A record in full."""
+    again = f", try {record.try_index}" if record.try_index else ""
+    title = f"row {record.row}, attempt {record.attempt}{again}: {record.outcome}"
+    facts = [
+        Fact("Reward", _cell(record.reward, ".6g")),
+        Fact("Model calls", _cell(record.calls, ","), _failed_calls(record)),
+        Fact("Tokens", _cell(record.total_tokens, ",")),
+        Fact("Seconds", _cell(record.duration_sec, ".3f")),
+        Fact("Error", _error(record), record.error_phase or ""),
+        Fact("Folder", short_path(run.paths.rollouts / record.rollout_id)),
+    ]
+    return Section(title, [fact for fact in facts if fact.value not in ("", ABSENT)])
+
+
+def _failed_calls(record: Record) -> str:
+    return f"{record.failed_calls:,} failed" if record.failed_calls else ""
+
+
+def _error(record: Record) -> str:
+    said = [record.error_category, record.error_message]
+    return ": ".join(part for part in said if part)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return ABSENT if value is None else format(value, form)
+
+
+RUN_COLUMNS = (
+    Column("run", folds=True),
+    Column("state"),
+    Column("rollout", least_width=100, folds=True),
+    Column("model", least_width=100, folds=True),
+    Column("rows", right=True, least_width=80),
+    Column("n", right=True, least_width=80),
+    Column("finished", right=True),
+    Column("mean", right=True),
+    Column("pass rate", right=True, least_width=70),
+    Column("created", least_width=120),
+)
+
+
+def run_row(run: Run, summary: Summary) -> list[str]:
+    """A run as the cells of `RUN_COLUMNS`."""
+    experiment = run.document.config.experiment
+    return [
+        run.name,
+        run_state(run, summary),
+        experiment.rollout,
+        experiment.model_path,
+        f"{len(run.selection)}/{run.total_rows}",
+        str(summary.n),
+        f"{summary.finished}/{summary.items}",
+        _of(number(summary.mean), summary.mean),
+        _of(percent(summary.pass_rate), summary.pass_rate),
+        run.document.created_at,
+    ]
+
+
+def _of(shown: str, estimate: Estimate) -> str:
+    return f"{shown} of {estimate.over}" if estimate.over else shown
+
+
+def number(estimate: Estimate) -> str:
+    """Four digits behind the point."""
+    return ABSENT if estimate.value is None else f"{estimate.value:.4f}"
+
+
+def percent(estimate: Estimate) -> str:
+    """One digit behind the point."""
+    return ABSENT if estimate.value is None else f"{estimate.value:.1%}"
+
+
+def short_path(path: Path) -> str:
+    """From here where it lies below, else in full."""
+    here = Path.cwd()
+    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)

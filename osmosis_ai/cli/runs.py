@@ -1,0 +1,121 @@
+"""`osmosis eval list` and `osmosis eval show`: looking at runs, also while they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osmosis_ai.cli.mode import Misuse, Mode
+from osmosis_ai.cli.output import print_detail, print_list, print_sections
+from osmosis_ai.cli.problem import print_warning
+from osmosis_ai.cli.results import (
+    RECORD_COLUMNS,
+    RUN_COLUMNS,
+    record_data,
+    record_row,
+    record_section,
+    run_data,
+    run_row,
+    run_sections,
+)
+from osmosis_ai.errors import RunError
+from osmosis_ai.eval.config import EVALS_DIR, find_workspace
+from osmosis_ai.eval.outcome import FAILED, Outcome
+from osmosis_ai.eval.record import Record
+from osmosis_ai.eval.run_folder import Run, find_run, list_runs
+
+PAGE = 50
+"""Things shown at once unless said."""
+
+
+def list_all(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many.")] = PAGE,
+    everything: Annotated[bool, typer.Option("--all", help="Show every run.")] = False,
+) -> None:
+    """List the runs of a workspace, the newest first."""
+    mode: Mode = ctx.obj
+    runs = _readable(list(list_runs(find_workspace(Path()) / EVALS_DIR)), mode)
+    runs.sort(key=lambda run: run.document.created_at, reverse=True)
+    shown = [(run, run.summarize()) for run in (runs if everything else runs[:limit])]
+    print_list(
+        [run_data(run, summary) for run, summary in shown],
+        [run_row(run, summary) for run, summary in shown],
+        RUN_COLUMNS,
+        total=len(runs),
+        empty="No runs yet: osmosis eval run CONFIG makes one.",
+        mode=mode,
+    )
+
+
+def _readable(found: list[Run | RunError], mode: Mode) -> list[Run]:
+    for error in found:
+        if isinstance(error, RunError):
+            print_warning(str(error), mode=mode)
+    return [run for run in found if isinstance(run, Run)]
+
+
+def show(
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The name of a run, or its folder.")],
+    row: Annotated[
+        int | None, typer.Option(min=0, help="List the rollouts of this row.", show_default=False)
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="List the rollouts that failed or have no result.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="List so many rollouts.")] = PAGE,
+    everything: Annotated[bool, typer.Option("--all", help="List every rollout.")] = False,
+) -> None:
+    """Show what a run has measured so far, or list its rollouts."""
+    mode: Mode = ctx.obj
+    found = find_run(run, evals_dir=_evals_dir(run))
+    if row is None and not failed:
+        summary = found.summarize()
+        print_detail(run_data(found, summary), run_sections(found, summary), mode=mode)
+        return
+    _print_records(found, row=row, failed=failed, limit=None if everything else limit, mode=mode)
+
+
+def _evals_dir(run: str) -> Path:
+    """Where names are looked up; a folder that is given by its path needs no workspace."""
+    return Path() if (Path(run) / "run.json").is_file() else find_workspace(Path()) / EVALS_DIR
+
+
+def _print_records(
+    run: Run, *, row: int | None, failed: bool, limit: int | None, mode: Mode
+) -> None:
+    if row is not None and row not in run.selection:
+        raise Misuse(f"run {run.name!r} takes the rows {run.selection}, and not row {row}")
+    found = sorted(_choose(run, row=row, failed=failed), key=_place)
+    shown = found[:limit]
+    if row is not None and mode is Mode.RICH:
+        print_sections([record_section(record, run) for record in shown], mode=mode)
+        return
+    print_list(
+        [record_data(record, run) for record in shown],
+        [record_row(record) for record in shown],
+        RECORD_COLUMNS,
+        total=len(found),
+        empty="No rollout failed.",
+        mode=mode,
+    )
+
+
+def _choose(run: Run, *, row: int | None, failed: bool) -> Iterable[Record]:
+    """The records of a row with every try, or those that failed and count."""
+    records = [record for record in run.records() if row is None or record.row == row]
+    if not failed:
+        return records
+    last = {(record.row, record.attempt): record for record in records}
+    return (record for record in last.values() if record.outcome in _FAILED)
+
+
+_FAILED = FAILED | {Outcome.NO_RESULT}
+
+
+def _place(record: Record) -> tuple[int, int, int]:
+    return record.row, record.attempt, record.try_index
