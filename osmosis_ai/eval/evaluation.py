@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -17,6 +18,8 @@ from osmosis_ai.eval.selection import select_rows
 from osmosis_ai.eval.store import RunStore, open_run
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.driver.choose import open_driver
+
+logger = logging.getLogger(__name__)
 
 OpenDriver: TypeAlias = Callable[..., AbstractAsyncContextManager[RolloutDriver]]
 """`open_driver`, or something that takes the same arguments."""
@@ -81,6 +84,8 @@ async def evaluate(
     """
     options, told = options or RunOptions(), observer or Observer()
     config.check_secrets(environ)
+    if config.file.advanced:
+        logger.warning("[advanced] is for hosted runs, and ignored here")
     model = config.model_spec(environ)
     dataset = load_dataset(find_dataset(config.file.experiment.dataset, workspace=config.workspace))
     limit = config.file.evaluation.limit

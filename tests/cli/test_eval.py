@@ -331,6 +331,30 @@ def test_a_second_interrupt_leaves_at_once(workspace: Path) -> None:
         assert process.wait(60) == 130
 
 
+def test_a_run_that_died_goes_on_to_the_same_summary(workspace: Path, capsys: Capture) -> None:
+    """Resumed equals never having stopped: nothing is lost, nothing runs twice."""
+    main_py = workspace / "rollouts/demo/main.py"
+    die = """== "loud":
+            died = os.environ["DEMO_GREETING"] + "/died"
+            if not os.path.exists(died):
+                open(died, "w").close()
+                os._exit(9)"""
+    main_py.write_text(main_py.read_text().replace('== "loud":', die))
+    config = workspace / CONFIG_PATH
+    config.write_text(CONFIG.replace("hello", str(workspace)))
+    flags = ("eval", "run", CONFIG_PATH, "-n", "2", "--max-in-flight", "2")
+    assert osmosis(*flags).returncode == 9
+    records = workspace / ".osmosis/evals/demo/records.jsonl"
+    before = records.read_bytes()
+    assert 0 < before.count(b"\n") < 10
+    assert main([*flags]) == 0
+    assert records.read_bytes().startswith(before)
+    assert records.read_bytes().count(b"\n") == 10
+    assert main([*flags, "--name", "whole"]) == 0
+    died, whole = (workspace / f".osmosis/evals/{n}/summary.json" for n in ("demo", "whole"))
+    assert died.read_bytes() == whole.read_bytes()
+
+
 def test_a_run_that_is_halted_says_why_and_is_partial(workspace: Path, capsys: Capture) -> None:
     with file_size_limit(4000):
         assert main(["eval", "run", CONFIG_PATH, "--rows", "0", "-n", "20", "--json"]) == 1

@@ -19,7 +19,7 @@ from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.run_folder import Run, find_run
 from osmosis_ai.eval.runner import Progress
 from tests.eval.demo import CONFIG, make_demo
-from tests.eval.workspace import FunctionDriver, Workspace
+from tests.eval.workspace import MINIMAL, FunctionDriver, Workspace
 
 
 class Notes(Observer):
@@ -93,6 +93,18 @@ async def test_what_is_missing_is_told_before_anything_is_made(tmp_path: Path) -
     with pytest.raises(ConfigError, match="NO_SUCH_KEY: not set"):
         await evaluate(load_config(path), environ={})
     assert not (tmp_path / ".osmosis").exists()
+
+
+async def test_what_is_for_hosted_runs_is_told(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    @asynccontextmanager
+    async def opened(**_: Any) -> AsyncIterator[FunctionDriver]:
+        yield FunctionDriver()
+
+    config = load_config(workspace.write_config(MINIMAL + "[advanced]\nx = 1\n"))
+    await evaluate(config, open_driver=opened)
+    assert "[advanced] is for hosted runs, and ignored here" in caplog.text
 
 
 async def test_the_driver_gets_the_places_of_the_workspace(workspace: Workspace) -> None:
