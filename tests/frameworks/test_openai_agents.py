@@ -57,6 +57,7 @@ from tests.frameworks.policy import (
     serving,
     turn,
 )
+from tests.frameworks.recipe import solve
 
 # LiteLLM warns of itself, at each chunk of a stream; as an error that would end the stream.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -494,3 +495,8 @@ async def test_the_vendors_tracing_is_off_inside_a_rollout_and_on_outside() -> N
             pass
     assert recorded.traces == ["mine", "again"]
     assert recorded.spans == []
+
+
+async def test_the_example_runs_through_the_driver(tmp_path: Path) -> None:
+    samples = await solve("multiply-openai-agents", tmp_path)
+    assert samples[0].messages[2]["type"] == "function_call"

@@ -45,6 +45,7 @@ from tests.frameworks.policy import (
     serving,
     turn,
 )
+from tests.frameworks.recipe import solve
 
 PROMPT = [
     {"role": "system", "content": "You multiply."},
@@ -454,3 +455,9 @@ async def test_a_conversation_that_cannot_be_archived_is_still_a_sample(
     assert result.sample is not None
     assert result.sample.archived_messages is None
     assert "the conversation is not archived" in caplog.text
+
+
+async def test_a_workspace_with_a_package_beside_its_main_runs_unchanged(tmp_path: Path) -> None:
+    """Workflow, tools, config with the placeholder in it, and grader in modules of their own."""
+    samples = await solve("multiply-strands", tmp_path)
+    assert {"toolUse"} == set(samples[0].messages[2]["content"][0])

@@ -94,14 +94,33 @@ def _link(calls: Sequence[ModelCall]) -> list[_Node]:
     nodes = [_Node(call, n, list(keys.prefixes(call.messages))) for n, call in enumerate(calls)]
     nodes = _without_retries(nodes)
     answered: dict[int, tuple[_Node, Reply]] = {}
+    asked: dict[int, tuple[_Node, Reply]] = {}
     for node in nodes:
-        prefix = next((prefix for prefix in reversed(node.prefixes) if prefix in answered), None)
-        if prefix is not None:
-            node.parent, node.parent_reply = answered[prefix]
+        parent = _find_parent(node, answered, asked)
+        if parent is not None:
+            node.parent, node.parent_reply = parent
             node.depth = node.parent.depth + 1
         for reply in node.call.replies:
             answered[keys.extend(node.prefixes[-1], reply.message)] = node, reply
+        for reply in node.call.replies[:1]:
+            asked[node.prefixes[-1]] = node, reply
     return nodes
+
+
+def _find_parent(
+    node: _Node,
+    answered: dict[int, tuple[_Node, Reply]],
+    asked: dict[int, tuple[_Node, Reply]],
+) -> tuple[_Node, Reply] | None:
+    """The newest answer in the prompt, else the newest call whose answer stands there reworded."""
+    for prefix in reversed(node.prefixes):
+        if prefix in answered:
+            return answered[prefix]
+    ends = [n for n, m in enumerate(node.call.messages) if m.get("role") == "assistant"]
+    for end in reversed(ends):
+        if node.prefixes[end] in asked:
+            return asked[node.prefixes[end]]
+    return None
 
 
 def _without_retries(nodes: Sequence[_Node]) -> list[_Node]:
@@ -176,7 +195,7 @@ def _value(arguments: Any) -> Any:
 def _fork(chain: list[_Node], node: _Node) -> int | None:
     """The turn of the chain where `node` went another way; None where it is another conversation.
 
-    One that begins with the chain's own first prompt and has no parent came of rewriting history.
+    Where one's first prompt is the beginning of the other's, history was rewritten.
     """
     known = {id(one): turn for turn, one in enumerate(chain, 1)}
     root = node
@@ -184,10 +203,9 @@ def _fork(chain: list[_Node], node: _Node) -> int | None:
         if ancestor.parent is not None and id(ancestor.parent) in known:
             return known[id(ancestor.parent)] + 1
         root = ancestor
-    prompt = chain[0].prefixes
-    if len(prompt) > 1 and root.prefixes[: len(prompt)] == prompt:
-        return 1
-    return None
+    first, other = chain[0].prefixes, root.prefixes
+    shared = min(len(first), len(other))
+    return 1 if shared > 1 and first[:shared] == other[:shared] else None
 
 
 def _first_branch(chain: list[_Node], others: list[_Node]) -> int | None:

@@ -157,15 +157,31 @@ def test_asking_the_first_question_twice_is_a_branch_at_the_first_turn() -> None
 
 
 def test_a_rewritten_history_is_a_branch() -> None:
-    """An agent that sums up its past trains on what it never saw."""
+    """An agent that sums up its past goes on from what the policy never said."""
     first = says("a long answer")
-    rewritten = [*PROMPT, says("in short: 42"), USER]
-    calls = [
-        call(PROMPT, first),
-        call([*PROMPT, first, USER], says("more")),
-        call(rewritten, says("b")),
-    ]
-    assert verdict(*calls) == ("branched", 1)
+    calls = [call(PROMPT, first), call([*PROMPT, first, USER], says("more"))]
+    reworded = call([*PROMPT, says("in short: 42"), USER], says("b"))
+    assert verdict(*calls, reworded) == ("branched", 2)
+    left_out = call([*PROMPT, USER], says("b"))
+    assert verdict(*calls, left_out) == ("branched", 1)
+    assert verdict(left_out, *calls) == ("branched", 1)
+
+
+def test_an_answer_that_always_comes_back_reworded_is_still_one_conversation() -> None:
+    """As with agents that write tool calls into the text."""
+    first = wants('{"a": 6}')
+    told = [*PROMPT, says("Calling f with a=6"), USER]
+    found = find_conversation([call(PROMPT, first), call(told, says("42"))])
+    assert found.verdict.state == "re-tokenised"
+    assert found.verdict.reason == "the text was changed when it was sent back"
+    assert found.messages == [*PROMPT, first, USER, says("42")]
+    assert found.side_calls == 0
+
+
+def test_a_prompt_with_examples_goes_on_from_none_of_our_answers() -> None:
+    examples = [SYSTEM, USER, says("an example"), USER]
+    found = find_conversation([call([RESULT], says("x")), call(examples, says("y"))])
+    assert (found.verdict.state, found.side_calls) == ("clean", 1)
 
 
 def test_the_choice_that_was_gone_on_from_is_the_turn() -> None:

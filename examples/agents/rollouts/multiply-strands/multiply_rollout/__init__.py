@@ -1,0 +1,1 @@
+"""Multiply two numbers with a Strands agent."""
