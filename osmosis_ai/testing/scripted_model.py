@@ -37,6 +37,7 @@ class LoggedCall:
 
     number: int
     """0 for the first call of the model's life."""
+    path: str
     asked: ModelRequest
     headers: dict[str, str]
     """Names in lower case."""
@@ -126,8 +127,8 @@ class ScriptedModel:
                 await self._answer(request, reader, Connection(writer))
                 if request.headers.get("connection", "").lower() == "close":
                     break
-        except ConnectionError:
-            pass  # the client hung up while it was answered
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the client hung up while it was answered, or the model stops serving
         finally:
             writer.close()
 
@@ -148,7 +149,9 @@ class ScriptedModel:
 
     def _log(self, request: HttpRequest, asked: ModelRequest) -> LoggedCall:
         with self._arrivals:
-            call = LoggedCall(number=len(self.calls), asked=asked, headers=request.headers)
+            call = LoggedCall(
+                number=len(self.calls), path=request.path, asked=asked, headers=request.headers
+            )
             self.calls.append(call)
             self._arrivals.notify_all()
         return call

@@ -8,8 +8,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
@@ -25,15 +24,9 @@ Answer: TypeAlias = RolloutCompleteRequest | GraderCompleteRequest
 Commit: TypeAlias = Callable[[Answer], Awaitable[None]]
 """Makes an answer last, before it is acknowledged; where it raises, the server asks again."""
 
+T = TypeVar("T")
+
 ACK = b"{}"
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """Both answers of a rollout; the workflow's may be lost where the grader's arrived."""
-
-    completion: RolloutCompleteRequest | None
-    grader: GraderCompleteRequest
 
 
 class Rendezvous:
@@ -49,20 +42,24 @@ class Rendezvous:
         self._rollout_id = rollout_id
         self._commit = commit
         self._digests: dict[Kind, bytes] = {}
-        self._completion: RolloutCompleteRequest | None = None
-        self._answers: Future[Answers] = Future()
+        self._completion: Future[RolloutCompleteRequest | None] = Future()
+        self._grade: Future[GraderCompleteRequest] = Future()
         # One at a time: a duplicate must not be committed beside its original.
         self._turn = asyncio.Lock()
 
-    async def answers(self) -> Answers:
-        """Wait for the last answer, in any event loop; nobody else may wait too."""
-        return await asyncio.wrap_future(self._answers)
+    async def completion(self) -> RolloutCompleteRequest | None:
+        """Wait, in any event loop, for the workflow's answer; None where it was lost."""
+        return await asyncio.wrap_future(self._completion)
+
+    async def grade(self) -> GraderCompleteRequest:
+        """Wait, in any event loop, for the grader's answer."""
+        return await asyncio.wrap_future(self._grade)
 
     def end(self) -> None:
         """Let go of the answers; what comes again is acknowledged all the same."""
-        self._completion = None
-        self._answers = Future()
-        self._answers.cancel()
+        self._completion, self._grade = Future(), Future()
+        self._completion.cancel()
+        self._grade.cancel()
 
     async def accept(self, kind: Kind, body: bytes) -> bytes:
         """Take one answer and return its acknowledgement; raises HttpError 422 for a wrong one."""
@@ -105,10 +102,15 @@ class Rendezvous:
 
     def _publish(self, answer: Answer) -> None:
         if isinstance(answer, RolloutCompleteRequest):
-            self._completion = answer
+            self._hand_over(self._completion, answer)
             return
+        if not self._completion.done():
+            self._hand_over(self._completion, None)
+        self._hand_over(self._grade, answer)
+
+    def _hand_over(self, place: Future[T], answer: T) -> None:
         try:
-            self._answers.set_result(Answers(self._completion, answer))
+            place.set_result(answer)
         except InvalidStateError:
             logger.info("rollout %s: an answer came after the wait for it", self._rollout_id)
 

@@ -29,23 +29,27 @@ class RetryPolicy:
         """Seconds to wait after so many failures; None where it is time to give up."""
         if failures > self.max_retries:
             return None
-        asked = self._asked_sec(retry_after)
+        asked = retry_after_sec(retry_after, now=self.now())
         if asked is not None:
             return asked
         longest: float = min(_LONGEST_PAUSE_SEC, _FIRST_PAUSE_SEC * 2 ** (failures - 1))
         return longest * (0.5 + 0.5 * self.dice())
 
-    def _asked_sec(self, retry_after: str | None) -> float | None:
-        """What the server asked for, in seconds or as a date; None where it makes no sense."""
-        if retry_after is None:
-            return None
-        text = retry_after.strip()
-        if text.isascii() and text.replace(".", "", 1).isdigit():
-            return float(text)
-        try:
-            return max(0.0, parsedate_to_datetime(text).timestamp() - self.now())
-        except (ValueError, OverflowError):
-            return None
+
+def retry_after_sec(header: str | None, *, now: float) -> float | None:
+    """Seconds a `Retry-After` header asks for, as a number or a date; None where it makes no sense.
+
+    `now` is in seconds since the epoch.
+    """
+    if header is None:
+        return None
+    text = header.strip()
+    if text.isascii() and text.replace(".", "", 1).isdigit():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None
 
 
 def is_passing(status: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from osmosis_ai.errors import ConfigError
@@ -16,9 +16,10 @@ from osmosis_ai.rollout.controller.model.scripted import PREFIX, load_scripted
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.driver.base import Deadline, ModelSpec, RolloutDriver, deadline_sec
 from osmosis_ai.rollout.driver.flight import OnSample
-from osmosis_ai.rollout.driver.in_process import InProcessDriver
+from osmosis_ai.rollout.driver.http import open_http_driver
+from osmosis_ai.rollout.driver.in_process import open_in_process_driver
 
-IN_PROCESS = "in-process"
+IN_PROCESS, HTTP = "in-process", "http"
 
 
 @asynccontextmanager
@@ -31,35 +32,43 @@ async def open_driver(
     artifact_root: Path,
     driver: str | None = None,
     server_url: str | None = None,
+    server_api_key: str | None = None,
     on_sample: OnSample | None = None,
     deadline: Deadline = deadline_sec,
 ) -> AsyncIterator[RolloutDriver]:
     """The driver for an entrypoint, with its model answering, until the block ends.
 
-    Where nothing is asked for, the entrypoint's `backend` runs in this process. Its modules, and
-    those of a scripted model, can be imported from `import_roots` meanwhile and are forgotten
-    afterwards. Raises ConfigError for what cannot be used.
+    With a `server_url` that server runs the rollouts, and the entrypoint is not looked at. Else
+    its `backend` runs in this process. Modules of the entrypoint and of a scripted model can be
+    imported from `import_roots` meanwhile, and are forgotten afterwards. Raises ConfigError for
+    what cannot be used.
     """
     _check_choice(driver, server_url)
-    with forgetting_modules(import_roots), import_path(import_roots):
-        backend = _load_backend(entrypoint, import_roots)
-        # A scripted model gives the same reply again: trying again would only cost time.
-        retries = 0 if model.path.startswith(PREFIX) else model.max_retries
-        retry = RetryPolicy(max_retries=retries)
-        with Controller(load_model(model), retry=retry) as controller:
-            in_process = InProcessDriver(
-                backend,
+    with (
+        forgetting_modules(import_roots),
+        import_path(import_roots),
+        Controller(load_model(model), retry=_retry(model)) as controller,
+    ):
+        opened: AbstractAsyncContextManager[RolloutDriver]
+        if server_url:
+            opened = open_http_driver(
+                server_url,
+                controller=controller,
+                api_key=server_api_key,
+                on_sample=on_sample,
+                deadline=deadline,
+            )
+        else:
+            opened = open_in_process_driver(
+                _load_backend(entrypoint, import_roots),
                 controller=controller,
                 project_path=project_path,
                 artifact_root=artifact_root,
                 on_sample=on_sample,
                 deadline=deadline,
             )
-            try:
-                yield in_process
-            finally:
-                await in_process.close()
-                await backend.shutdown()
+        async with opened as flying:
+            yield flying
 
 
 def load_model(model: ModelSpec) -> ModelClient:
@@ -78,10 +87,19 @@ def load_model(model: ModelSpec) -> ModelClient:
 
 
 def _check_choice(driver: str | None, server_url: str | None) -> None:
-    if server_url is not None:
-        raise ConfigError("--server is not among the drivers of this version", key="server")
-    if driver not in (None, IN_PROCESS):
-        raise ConfigError(f"driver is {driver!r}; choose {IN_PROCESS!r}", key="driver")
+    if driver not in (None, IN_PROCESS, HTTP):
+        raise ConfigError(f"driver is {driver!r}; choose {IN_PROCESS!r} or {HTTP!r}", key="driver")
+    if driver is not None and (driver == HTTP) != bool(server_url):
+        raise ConfigError(
+            f"driver {HTTP!r} and the URL of a running server go together; without either, the "
+            "rollouts run in this process",
+            key="driver",
+        )
+
+
+def _retry(model: ModelSpec) -> RetryPolicy:
+    # A scripted model says the same again: another try would only cost time.
+    return RetryPolicy(max_retries=0 if model.path.startswith(PREFIX) else model.max_retries)
 
 
 def _load_backend(entrypoint: Path, import_roots: Sequence[Path]) -> ExecutionBackend:

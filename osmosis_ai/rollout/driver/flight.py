@@ -114,7 +114,7 @@ class FlightDriver(RolloutDriver):
         except ValueError:
             self._slots.release()
             raise
-        flight = Flight(request, endpoint, self._deadline(request))
+        flight = Flight(request, item, endpoint, self._deadline(request))
         flight.task = asyncio.create_task(self._fly(flight))
         self._flights[flight.task] = flight
         flight.task.add_done_callback(self._land)
@@ -127,6 +127,9 @@ class FlightDriver(RolloutDriver):
     def _land(self, task: asyncio.Task[None]) -> None:
         del self._flights[task]
         self._slots.release(task)
+        if not task.cancelled():
+            # Looked at, so that a flight nobody waits for any more is not reported as forgotten.
+            task.exception()
 
     async def _stop(self, flight: Flight) -> None:
         """Tell a rollout that is still going on to stop, and wait until it has."""
@@ -148,6 +151,7 @@ class Flight:
     """One rollout that goes on: its answers as they come, and its deadline."""
 
     request: ExecutionRequest
+    item: RolloutItem
     endpoint: RolloutEndpoint
     limit_sec: float
     workflow: ExecutionResult | None = None

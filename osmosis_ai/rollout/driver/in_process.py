@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +80,32 @@ class InProcessDriver(FlightDriver):
             diagnostics=outcome.result.extra_fields or outcome.workflow.extra_fields,
             messages=flight.messages,
         )
+
+
+@asynccontextmanager
+async def open_in_process_driver(
+    backend: ExecutionBackend,
+    *,
+    controller: Controller,
+    project_path: Path,
+    artifact_root: Path,
+    on_sample: OnSample | None = None,
+    deadline: Deadline = deadline_sec,
+) -> AsyncIterator[InProcessDriver]:
+    """The driver of a backend, which is shut down at the end of the block."""
+    driver = InProcessDriver(
+        backend,
+        controller=controller,
+        project_path=project_path,
+        artifact_root=artifact_root,
+        on_sample=on_sample,
+        deadline=deadline,
+    )
+    try:
+        yield driver
+    finally:
+        await driver.close()
+        await backend.shutdown()
 
 
 _NOT_FOUND = CancelDisposition.NOT_FOUND

@@ -44,23 +44,35 @@ async def grade(http: aiohttp.ClientSession, callbacks: Callbacks, body: Any) ->
 async def test_both_answers_meet_whoever_waits(http: aiohttp.ClientSession) -> None:
     with a_controller() as controller:
         callbacks = controller.open_rollout("r1").expect_callbacks()
-        waiting = asyncio.create_task(callbacks.rendezvous.answers())
+        waiting = asyncio.create_task(callbacks.rendezvous.grade())
         assert await complete(http, callbacks, COMPLETION) == (200, {})
+        completion = await callbacks.rendezvous.completion()
         assert not waiting.done()
         assert await grade(http, callbacks, GRADE) == (200, {})
-        answers = await waiting
-    assert answers.completion is not None
-    assert answers.completion.status == "success"
-    assert answers.grader.sample is not None
-    assert answers.grader.sample.reward == 0.5
+        graded = await waiting
+    assert completion is not None
+    assert completion.status == "success"
+    assert graded.sample is not None
+    assert graded.sample.reward == 0.5
 
 
 async def test_an_answer_before_anybody_waits_is_not_lost(http: aiohttp.ClientSession) -> None:
     with a_controller() as controller:
         callbacks = controller.open_rollout("r1").expect_callbacks()
+        await complete(http, callbacks, COMPLETION)
         await grade(http, callbacks, GRADE)
-        answers = await callbacks.rendezvous.answers()
-    assert (answers.completion, answers.grader.status) == (None, "success")
+        assert await callbacks.rendezvous.completion() is not None
+        assert (await callbacks.rendezvous.grade()).status == "success"
+
+
+async def test_a_lost_completion_does_not_keep_anybody_waiting(
+    http: aiohttp.ClientSession,
+) -> None:
+    with a_controller() as controller:
+        callbacks = controller.open_rollout("r1").expect_callbacks()
+        waiting = asyncio.create_task(callbacks.rendezvous.completion())
+        await grade(http, callbacks, GRADE)
+        assert await waiting is None
 
 
 async def test_the_same_answer_twice_is_acknowledged_twice_and_taken_once(
@@ -93,10 +105,9 @@ async def test_of_two_answers_the_first_counts(
         assert await complete(http, callbacks, COMPLETION) == (200, {})
         failed = {**COMPLETION, "status": "failure"}
         assert await complete(http, callbacks, failed) == (200, {})
-        await grade(http, callbacks, GRADE)
-        answers = await callbacks.rendezvous.answers()
-    assert answers.completion is not None
-    assert answers.completion.status == "success"
+        completion = await callbacks.rendezvous.completion()
+    assert completion is not None
+    assert completion.status == "success"
     assert caplog.messages == [
         "rollout r1: a second completion answer says something else; the first one counts"
     ]
@@ -114,7 +125,7 @@ async def test_an_answer_is_acknowledged_when_it_is_committed(
     with a_controller() as controller:
         callbacks = controller.open_rollout("r1").expect_callbacks(commit=commit)
         posting = asyncio.create_task(grade(http, callbacks, GRADE))
-        waiting = asyncio.create_task(callbacks.rendezvous.answers())
+        waiting = asyncio.create_task(callbacks.rendezvous.grade())
         await gate.reached.wait()
         assert not posting.done()
         assert not waiting.done()
@@ -156,7 +167,7 @@ async def test_a_commit_that_fails_leaves_the_answer_open(http: aiohttp.ClientSe
         assert status == 503
         assert body["error"]["message"] == "the answer cannot be kept now: disk full"
         assert await grade(http, callbacks, GRADE) == (200, {})
-        await callbacks.rendezvous.answers()
+        await callbacks.rendezvous.grade()
 
 
 @pytest.mark.parametrize("key", [None, "wrong"])
@@ -224,7 +235,7 @@ async def test_an_answer_after_the_wait_was_given_up_is_acknowledged(
     caplog.set_level(logging.INFO)
     with a_controller() as controller:
         callbacks = controller.open_rollout("r1").expect_callbacks()
-        waiting = asyncio.create_task(callbacks.rendezvous.answers())
+        waiting = asyncio.create_task(callbacks.rendezvous.grade())
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -240,7 +251,7 @@ async def test_a_server_that_missed_its_acknowledgement_gets_it_after_the_end(
         endpoint = controller.open_rollout("r1")
         callbacks = endpoint.expect_callbacks()
         await grade(http, callbacks, GRADE)
-        await callbacks.rendezvous.answers()
+        await callbacks.rendezvous.grade()
         endpoint.close()
         assert await grade(http, callbacks, GRADE) == (200, {})
         assert (await complete(http, callbacks, COMPLETION))[0] == 200

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from osmosis_ai.errors import ConfigError
-from osmosis_ai.rollout import ExecutionRequest
+from osmosis_ai.rollout import ExecutionRequest, LocalBackend
 from osmosis_ai.rollout.controller.model.openai_compatible import OpenAICompatibleClient
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.driver.base import FALLBACK_DEADLINE_SEC, ModelSpec, deadline_sec
 from osmosis_ai.rollout.driver.choose import load_model, open_driver
-from osmosis_ai.testing import HttpReply, ScriptedModel
+from osmosis_ai.rollout.server import create_rollout_server
+from osmosis_ai.testing import ChatWorkflow, ExactMatchGrader, HttpReply, ScriptedModel
+from tests.rollout.driver.serving import serve
 
 ENTRYPOINT = """
 from osmosis_ai.rollout import LocalBackend
@@ -136,6 +138,31 @@ async def test_an_unknown_driver_is_refused(project: Path) -> None:
         async with opening(project, driver="carrier pigeon"):
             pass
     assert caught.value.key == "driver"
+
+
+@pytest.mark.parametrize("driver", [None, "http"])
+async def test_a_running_server_runs_the_rollouts(
+    project: Path, driver: str | None, tmp_path: Path
+) -> None:
+    """The entrypoint is its own affair: here, there is none."""
+    backend = LocalBackend(workflow=ChatWorkflow, grader=ExactMatchGrader)
+    app = create_rollout_server(backend=backend, configure_logging=False, api_key="secret")
+    (project / "main.py").unlink()
+    with serve(app) as url:
+        given = {"driver": driver, "server_url": url, "server_api_key": "secret"}
+        async with opening(project, **given) as opened:
+            assert opened.description == f"http, {url}"
+            outcome = await opened.run(request())
+    assert outcome.result.sample.reward == 1.0
+
+
+@pytest.mark.parametrize(("driver", "url"), [("http", None), ("in-process", "http://localhost")])
+async def test_a_driver_that_does_not_go_with_a_server_is_refused(
+    project: Path, driver: str, url: str | None
+) -> None:
+    with pytest.raises(ConfigError, match="go together"):
+        async with opening(project, driver=driver, server_url=url):
+            pass
 
 
 async def test_a_model_that_nothing_answers_for_is_refused(project: Path) -> None:

@@ -32,7 +32,7 @@ from osmosis_ai.rollout.backend.base import ResultCallback
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.driver.base import RolloutItem
-from osmosis_ai.rollout.driver.flight import Flight
+from osmosis_ai.rollout.driver.flight import NO_ITEM, Flight
 from osmosis_ai.rollout.driver.in_process import InProcessDriver
 from osmosis_ai.rollout.types import ExecutionOutcome
 from osmosis_ai.testing import ChatWorkflow, EchoWorkflow, ExactMatchGrader, Signal, ask_model
@@ -401,7 +401,7 @@ def test_a_deadline_that_rings_after_the_callers_loop_has_ended_does_no_harm(
 
 
 async def a_flight(driver: InProcessDriver) -> Flight:
-    return Flight(request(), driver._controller.open_rollout("r1"), limit_sec=1)
+    return Flight(request(), NO_ITEM, driver._controller.open_rollout("r1"), limit_sec=1)
 
 
 async def test_a_deadline_may_ring_twice_and_late() -> None:

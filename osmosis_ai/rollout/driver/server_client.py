@@ -1,0 +1,111 @@
+"""ServerClient: the routes of a rollout server, as a driver calls them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from osmosis_ai._extras import requires_extra
+from osmosis_ai.errors import BackendError, ConfigError
+
+with requires_extra("server", "driving a rollout server"):
+    import aiohttp
+
+TIMEOUT_SEC = 30.0
+"""How long one answer of a server may take; none of its routes waits for a rollout."""
+
+_TAKEN = frozenset({200, 202})
+_SHOWN_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answered; status 0 stands for no answer."""
+
+    status: int
+    text: str
+    retry_after: str | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the rollout was accepted."""
+        return self.status in _TAKEN
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the next try may be answered otherwise."""
+        return self.status == 0 or self.status >= 500
+
+    @property
+    def problem(self) -> str:
+        """What the server did instead of taking a rollout."""
+        said = self.text[:_SHOWN_CHARS]
+        return f"answered {self.status}: {said}" if self.status else f"does not answer: {said}"
+
+
+class ServerClient:
+    """One session with one server."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self._session = session
+
+    async def start_rollout(self, body: bytes) -> Reply:
+        """Ask for a rollout."""
+        return await self._call("POST", "/rollout", body)
+
+    async def cancel(self, rollout_id: str) -> bool:
+        """Tell a rollout to stop; False where the server does not know it."""
+        reply = await self._call("POST", "/rollout/cancel", orjson.dumps({"ids": [rollout_id]}))
+        said = _object(self._expect_ok(reply)).get("dispositions")
+        return isinstance(said, dict) and said.get(rollout_id, "not_found") != "not_found"
+
+    async def health(self) -> dict[str, Any]:
+        """What the server says of itself; raises BackendError where it says nothing."""
+        return _object(self._expect_ok(await self._call("GET", "/health")))
+
+    def _expect_ok(self, reply: Reply) -> str:
+        if reply.status != 200:
+            raise BackendError(f"the rollout server at {self.url} {reply.problem}")
+        return reply.text
+
+    async def _call(self, method: str, path: str, body: bytes | None = None) -> Reply:
+        try:
+            async with self._session.request(
+                method, self.url + path, data=body, allow_redirects=False
+            ) as answer:
+                text = await answer.text(errors="replace")
+                return Reply(answer.status, text, answer.headers.get("Retry-After"))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return Reply(0, str(error) or type(error).__name__)
+
+
+@asynccontextmanager
+async def open_server_client(url: str, *, api_key: str | None) -> AsyncIterator[ServerClient]:
+    """A session with the server at `url`; raises ConfigError for what is no address."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"the server is {url!r}; give an address that starts with http:// or https://",
+            key="server",
+        )
+    headers = {"Content-Type": "application/json"}
+    if api_key is not None:
+        headers["Authorization"] = f"Bearer {api_key}"
+    async with aiohttp.ClientSession(
+        headers=headers,
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=TIMEOUT_SEC),
+    ) as session:
+        yield ServerClient(url.rstrip("/"), session)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        data = orjson.loads(text)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}

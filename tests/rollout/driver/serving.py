@@ -1,0 +1,34 @@
+"""A rollout server in a thread of its own, for the driver that needs one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import uvicorn
+
+from osmosis_ai.rollout.controller.loop_thread import run_in_thread
+
+
+@contextmanager
+def serve(app: Any) -> Iterator[str]:
+    """Serve an app with its lifespan on a free port; yields the URL."""
+    config = uvicorn.Config(app, port=0, access_log=False, log_config=None)
+
+    @asynccontextmanager
+    async def service() -> AsyncIterator[str]:
+        server = uvicorn.Server(config)
+        config.load()
+        server.lifespan = config.lifespan_class(config)
+        await server.startup()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.force_exit = True
+            await server.lifespan.shutdown()
+            await server.shutdown()
+
+    with run_in_thread(service, name="rollout-server", stop_patience_sec=60) as (_, url):
+        yield url
