@@ -94,7 +94,7 @@ def _has_non_finite(value: Any) -> bool:
             if not math.isfinite(item):
                 return True
         elif isinstance(item, dict):
-            pending.extend(dict.values(item))
+            pending.extend(item.values())
         elif isinstance(item, list | tuple):
             pending.extend(item)
         elif isinstance(item, Enum):
@@ -215,7 +215,7 @@ class _Rebuild:
     def _foreign(self, item: Any, where: str, depth: int) -> Any:
         name = type(item).__name__
         plain = _plain_form(item)
-        if plain is _NO_FORM or type(plain) is type(item):
+        if plain is _NO_FORM:
             return self._replaced(where, f"a {name} has no JSON form", f"<{name}>")
         if isinstance(plain, dict):
             self.objects += 1

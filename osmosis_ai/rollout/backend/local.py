@@ -348,15 +348,14 @@ class _Rollout:
 
     async def interruptible(self, status: RolloutStatus, work: Callable[[], Awaitable[T]]) -> T:
         """Do a step that `cancel` may interrupt; answers are given outside of such steps."""
+        if self.is_stopping:
+            raise asyncio.CancelledError
         self.status = status
-        self._raise_if_cancelled()
         self._open = True
         try:
-            done = await work()
+            return await work()
         finally:
             self._open = False
-        self._raise_if_cancelled()
-        return done
 
     async def settle(self) -> None:
         """Take back our own cancellation of the task, so that it can give its last answers."""
@@ -368,10 +367,6 @@ class _Rollout:
         except asyncio.CancelledError:
             pass
 
-    def _raise_if_cancelled(self) -> None:
-        if self.is_stopping:
-            raise asyncio.CancelledError
-
 
 @dataclass(slots=True)
 class _Slots:
@@ -382,7 +377,7 @@ class _Slots:
     waiting: OrderedDict[asyncio.Future[None], None] = field(default_factory=OrderedDict)
 
     async def take(self) -> None:
-        if self.limit is None or (self.taken < self.limit and not self.waiting):
+        if self.limit is None or self.taken < self.limit:
             self.taken += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ async def fail(ctx: Any) -> None:
 
 async def answer_nothing(ctx: Any) -> AgentWorkflowOutput:
     return AgentWorkflowOutput(messages=None)
+
+
+TRACE: ContextVar[str] = ContextVar("trace", default="of")
 
 
 class TestAnswers:
@@ -302,6 +306,24 @@ class TestContext:
         said = await asyncio.gather(*(execute(backend, request) for request in requests))
         assert [answers.grader.err_message for answers in said] == [None] * 500
         expect_idle(backend)
+
+    async def test_a_grader_sees_the_variables_its_workflow_set(self) -> None:
+        """A log line of either half can carry the same trace; the next rollout starts anew."""
+        seen: list[str] = []
+
+        async def run(ctx: Any) -> Any:
+            TRACE.set(f"{TRACE.get()} {ambient().rollout_id}")
+            return SAID
+
+        async def judge(ctx: GraderContext) -> None:
+            seen.append(TRACE.get())
+            ctx.set_reward(1.0)
+
+        backend = LocalBackend(workflow=workflow_of(run), grader=grader_of(judge))
+        for name in "ab":
+            await execute(backend, a_request(name))
+        assert seen == ["of a", "of b"]
+        assert TRACE.get() == "of"
 
     async def test_a_thread_sees_the_context_it_was_started_in(self) -> None:
         async def see(ctx: Any) -> Any:
