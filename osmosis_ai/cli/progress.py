@@ -71,8 +71,10 @@ def making_way(pause: Callable[[], None]) -> Iterator[None]:
         if "PYTHONBREAKPOINT" in os.environ:
             sys.__breakpointhook__(*args, **options)  # noqa: T100 - as above
         else:
+            debugger = pdb.Pdb()
+            debugger.message(options.get("header") or "")
             # The frame of whoever called, not this one.
-            pdb.Pdb().set_trace(sys._getframe(1))
+            debugger.set_trace(sys._getframe(1))
 
     before, sys.breakpointhook = sys.breakpointhook, hook
     try:
