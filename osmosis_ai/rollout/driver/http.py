@@ -111,7 +111,7 @@ class HttpDriver(FlightDriver):
         flight.workflow = flight.workflow.model_copy(update={"sample": graded.sample})
         flight.grader = graded
         if self._on_sample is not None:
-            self._on_sample(flight.request, graded.sample)
+            self._on_sample(flight.request, _before_grading(graded.sample))
 
     async def _cancel(self, rollout_id: str) -> bool:
         try:
@@ -237,6 +237,13 @@ def _grader_result(grade: GraderCompleteRequest) -> ExecutionResult:
         phase=grade.phase or "grader",
         no_result=grade.no_result,
     )
+
+
+def _before_grading(sample: RolloutSample | None) -> RolloutSample | None:
+    """The sample without its grade, as far as the wire lets one tell them apart."""
+    if sample is None:
+        return None
+    return sample.model_copy(update={"reward": None, "remove_sample": False})
 
 
 def _sample(sample: WireSample) -> RolloutSample:

@@ -112,8 +112,11 @@ async def test_after_the_deadline_there_are_no_calls(http: aiohttp.ClientSession
     """A workflow that ignores its cancellation must not go on spending."""
     gate, rang = Gate(), Signal()
     with ScriptedModel(Held(gate, "late")) as model, Controller(to(model)) as controller:
-        endpoint = controller.open_rollout("r1", deadline_sec=0.2, on_deadline=rang.set)
-        open_call = await post(http, endpoint)
+        endpoint = controller.open_rollout("r1")
+        calling = asyncio.create_task(post(http, endpoint))
+        await gate.reached.wait()
+        endpoint.set_deadline(0, rang.set)
+        open_call = await calling
         await rang.wait()
         next_call = await post(http, endpoint)
         await model.calls[0].hung_up.wait()

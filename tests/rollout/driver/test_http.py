@@ -27,6 +27,7 @@ from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.driver.base import RolloutItem
+from osmosis_ai.rollout.driver.flight import OnSample
 from osmosis_ai.rollout.driver.http import HttpDriver, open_http_driver
 from osmosis_ai.rollout.server import create_rollout_server
 from osmosis_ai.rollout.types import AgentWorkflowConfig, ExecutionOutcome
@@ -100,11 +101,10 @@ def after(seconds: float) -> Callable[[ExecutionRequest], float]:
 
 
 async def test_a_rollout_on_a_server_has_both_results_and_its_usage() -> None:
-    shown: list[tuple[str, float | None]] = []
+    shown: list[tuple[str, Any]] = []
 
     def on_sample(request: ExecutionRequest, sample: RolloutSample | None) -> None:
-        assert sample is not None
-        shown.append((request.id, sample.reward))
+        shown.append((request.id, sample and sample.reward))
 
     with local_server(workflow=ChatWorkflow, grader=ExactMatchGrader) as url:
         async with driving(url, on_sample=on_sample) as driver:
@@ -118,7 +118,7 @@ async def test_a_rollout_on_a_server_has_both_results_and_its_usage() -> None:
     assert outcome.workflow.sample is outcome.grader.sample
     assert outcome.usage is not None
     assert outcome.usage.calls == 1
-    assert shown == [("r1", 1.0)]
+    assert shown == [("r1", None)]
 
 
 async def test_a_failed_workflow_on_a_server_is_a_value() -> None:
@@ -216,10 +216,12 @@ async def test_a_server_is_told_all_it_needs() -> None:
     assert outcome.grader.sample == RolloutSample(messages=[{"a": 1}], reward=0.5)
 
 
-async def outcome_of(*, completion: Any = None, grade: Any = None) -> ExecutionOutcome:
+async def outcome_of(
+    *, completion: Any = None, grade: Any = None, on_sample: OnSample | None = None
+) -> ExecutionOutcome:
     """What a driver makes of these answers."""
     with ScriptedModel(FakeServer()) as place:
-        async with driving(place.base_url) as driver:
+        async with driving(place.base_url, on_sample=on_sample) as driver:
             running = asyncio.create_task(driver.run(request()))
             await place.received(1)
             await answer(place.calls[0].request, completion=completion, grade=grade)
@@ -231,6 +233,17 @@ async def test_a_lost_completion_is_known_by_the_sample() -> None:
     assert outcome.workflow.succeeded
     assert outcome.result.sample is not None
     assert outcome.result.sample.reward == 1.0
+
+
+async def test_a_rollout_without_a_sample_is_shown_as_one() -> None:
+    shown: list[Any] = []
+    outcome = await outcome_of(
+        completion={"status": "success"},
+        grade={"status": "failure"},
+        on_sample=lambda request, sample: shown.append(sample),
+    )
+    assert shown == [None]
+    assert outcome.workflow.succeeded
 
 
 async def test_a_lost_completion_without_a_sample_is_no_result() -> None:
