@@ -332,6 +332,31 @@ class TestSample:
         assert result.err_category is INVALID
         assert "already has a sample source" in str(result.err_message)
 
+    async def test_a_capture_is_the_source_before_the_code_runs(self) -> None:
+        """So the code finds whatever the capture put into its context."""
+        sample = RolloutSample(messages=SAID)
+
+        def capture(context: RolloutContext) -> SampleSource:
+            context.chat_completions_url = "http://recorder"
+            return Source(sample)
+
+        async def run(ctx: AgentWorkflowContext[Any]) -> None:
+            assert ambient().chat_completions_url == "http://recorder"
+
+        context = RolloutContext(rollout_id="r")
+        program = Program(workflow_of(run), capture=capture)
+        result = await run_workflow(program, a_request(), context=context)
+        assert result.sample is sample
+
+    async def test_a_capture_that_fails_fails_the_workflow(self) -> None:
+        def capture(context: RolloutContext) -> SampleSource:
+            raise RuntimeError("no endpoint")
+
+        context = RolloutContext(rollout_id="r")
+        program = Program(Answering, capture=capture)
+        result = await run_workflow(program, a_request(), context=context)
+        expect_failure(result, AGENT, "no endpoint", "workflow")
+
     async def test_a_source_that_fails_fails_the_workflow(self) -> None:
         result = await work(
             workflow_of(nothing), context=with_source(RuntimeError("session is gone"))

@@ -16,6 +16,7 @@ from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.backend.local import LocalBackend
 from osmosis_ai.rollout.context import AgentWorkflowContext, GraderContext
 from osmosis_ai.rollout.grader import Grader
+from osmosis_ai.rollout.integrations.recorder import EndpointSampleSource
 from osmosis_ai.rollout.program import Program, load_program
 from osmosis_ai.rollout.types import AgentWorkflowConfig, ConcurrencyConfig, GraderConfig
 from tests.rollout.programs import Answering, RewardOne
@@ -268,6 +269,13 @@ def test_the_config_says_how_many_run_at_once(
     assert Program(Answering, config).max_concurrent == limit
     backend = LocalBackend(workflow=Answering, workflow_config=config)
     assert backend.capacity().max == limit
+
+
+def test_a_capture_is_found_by_its_name() -> None:
+    config = AgentWorkflowConfig(name="x", capture="endpoint")
+    assert load_program(workflow=Answering).capture is None
+    program = load_program(workflow=Answering, workflow_config=config)
+    assert program.capture is EndpointSampleSource
 
 
 def test_a_backend_takes_keywords_alone_and_needs_a_workflow() -> None:
