@@ -14,7 +14,7 @@ from osmosis_ai.rollout.controller.loop_thread import run_in_thread
 @contextmanager
 def serve(app: Any) -> Iterator[str]:
     """Serve an app with its lifespan on a free port; yields the URL."""
-    config = uvicorn.Config(app, port=0, access_log=False, log_config=None)
+    config = uvicorn.Config(app, port=0, access_log=False, log_config=None, ws="none")
 
     @asynccontextmanager
     async def service() -> AsyncIterator[str]:

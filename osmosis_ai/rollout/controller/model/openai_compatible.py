@@ -130,13 +130,15 @@ def _insert(body: bytes, added: Mapping[str, Any], *, beside: Mapping[str, Any])
     return json.dumps(added).encode()[:-1] + comma + body.lstrip()[1:]
 
 
+# The key may be spelled with escapes, and then what looks like it is another one.
+_ESCAPED_LETTER = b"\\u006"
 _MODEL = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
 
 
 def _replace_model(body: bytes, model: str) -> bytes | None:
     """The body with its model replaced in place; None where the place is not plain to see."""
     found = _MODEL.search(body)
-    if found is None or body.count(b'"model"') != 1:
+    if found is None or body.count(b'"model"') != 1 or _ESCAPED_LETTER in body:
         return None
     model_field = b'"model":' + json.dumps(model).encode()
     return body[: found.start()] + model_field + body[found.end() :]

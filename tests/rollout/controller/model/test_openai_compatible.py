@@ -21,11 +21,13 @@ from tests.rollout.controller.calling import to
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
 )
 BODIES = st.dictionaries(
-    st.sampled_from(["model", "messages", "temperature", "n", 'mo"del', ""]) | st.text(), JSON
+    st.sampled_from(["model", "messages", "temperature", 'x"model', ""]) | st.text(max_size=5),
+    JSON,
+    max_size=4,
 )
 SURROGATE = "\ud800"
 
@@ -48,6 +50,10 @@ def test_exactly_these_fields_are_set(
         (b"{}", b'{"model": "new"}'),
         (b' {"x": 1e2}', b'{"model": "new","x": 1e2}'),
         (b'{"a": "say \\"model\\"", "model": "b"}', b'{"a": "say \\"model\\"", "model":"new"}'),
+        (
+            b'{"x": {"model": "keep"}, "m\\u006fdel": "a"}',
+            b'{"model": "new","x":{"model":"keep"}}',
+        ),
         (b'{"model": null, "x": 1}', b'{"model": "new","x":1}'),
         (b'{"x": {"model": "keep"}}', b'{"model": "new","x": {"model": "keep"}}'),
         (b'{"x": {"model": "keep"}, "model": "a"}', b'{"model": "new","x":{"model":"keep"}}'),
