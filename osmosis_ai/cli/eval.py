@@ -19,8 +19,10 @@ from osmosis_ai.cli.output import Fact, Section, console, print_operation, print
 from osmosis_ai.cli.problem import print_problem, print_warning
 from osmosis_ai.cli.progress import RunBar, making_way
 from osmosis_ai.cli.results import result_sections, rows_note, run_data, short_path
+from osmosis_ai.errors import OsmosisError
 from osmosis_ai.eval.config import load_config
 from osmosis_ai.eval.evaluation import Observer, RunHeader, RunOptions, evaluate
+from osmosis_ai.eval.metrics import Summary, find_doubts
 from osmosis_ai.eval.outcome import FAILED, Outcome
 from osmosis_ai.eval.run_folder import Run
 from osmosis_ai.eval.runner import EvalResult, Progress
@@ -56,6 +58,15 @@ def run(
     retry_no_result: Annotated[
         bool, typer.Option("--retry-no-result", help="Run again what has no result.")
     ] = False,
+    min_scored: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="End with 1 where a smaller share of the rollouts is scored: 0.99.",
+            show_default=False,
+        ),
+    ] = None,
     driver: Annotated[
         str | None, typer.Option(help="How rollouts are reached: in-process.", show_default=False)
     ] = None,
@@ -81,7 +92,7 @@ def run(
         result = run_interruptible(evaluate(loaded, options=options, observer=watcher))
     if result is None or watcher.run is None:
         raise typer.Exit(_print_stopped(watcher.run, mode))
-    raise typer.Exit(_print_result(watcher.run, result, mode))
+    raise typer.Exit(_print_result(watcher.run, result, mode, min_scored=min_scored))
 
 
 def _retried(*, failed: bool, no_result: bool) -> frozenset[Outcome]:
@@ -181,8 +192,8 @@ def _header(header: RunHeader) -> Section:
     )
 
 
-def _print_result(run: Run, result: EvalResult, mode: Mode) -> int:
-    """Show what was measured; the exit code says whether nothing is left to do."""
+def _print_result(run: Run, result: EvalResult, mode: Mode, *, min_scored: float | None) -> int:
+    """Show what was measured; the exit code says whether all is done, and enough is scored."""
     summary = result.summary
     print_operation(
         "eval.run",
@@ -195,7 +206,20 @@ def _print_result(run: Run, result: EvalResult, mode: Mode) -> int:
     )
     if result.halted_by is not None:
         print_problem(result.halted_by, mode=mode, command="eval run")
+    for doubt in find_doubts(summary):
+        print_warning(doubt, mode=mode)
+    if min_scored is not None and summary.scored_share < min_scored:
+        print_problem(_too_few(summary, min_scored), mode=mode, command="eval run")
+        return 1
     return 1 if summary.pending else 0
+
+
+def _too_few(summary: Summary, min_scored: float) -> OsmosisError:
+    scored = summary.outcomes[Outcome.SCORED]
+    return OsmosisError(
+        f"{scored:,} of {summary.items:,} rollouts are scored ({summary.scored_share:.2%}), and "
+        f"--min-scored asks for {min_scored:.2%}: the numbers leave out too much to be relied on."
+    )
 
 
 def _next_steps(run: Run, result: EvalResult) -> Iterator[dict[str, str]]:

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.cli.output import Column, Fact, Section
-from osmosis_ai.eval.metrics import Estimate, Summary
+from osmosis_ai.eval.attempts import Agreement, Chance
+from osmosis_ai.eval.breakdown import GroupSummary
+from osmosis_ai.eval.distribution import Distribution
+from osmosis_ai.eval.estimate import Estimate
+from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import Record, to_json
 from osmosis_ai.eval.run_folder import Run
@@ -54,6 +58,7 @@ def result_sections(run: Run, summary: Summary) -> list[Section]:
     return [
         Section("Result", list(_numbers(summary))),
         Section("Outcomes", list(_outcomes(summary))),
+        *_error_sections(summary),
         Section("Where", list(_places(run))),
     ]
 
@@ -73,22 +78,65 @@ def rows_note(run: Run, n: int) -> str:
 
 def _numbers(summary: Summary) -> Iterator[Fact]:
     over = summary.mean.over
-    yield Fact("Mean reward", number(summary.mean), _over(summary))
+    yield Fact("Mean reward", number(summary.mean), f"{_over(summary)}{_mean_reach(summary.mean)}")
     yield Fact(
         "Pass rate",
         percent(summary.pass_rate),
-        f"{summary.passed:,} of {over:,} with a reward of at least {summary.pass_threshold:g}",
+        f"{summary.passed:,} of {over:,} with a reward of at least {summary.pass_threshold:g}"
+        f"{_share_reach(summary.pass_rate)}",
     )
     for point in summary.pass_at_k:
-        value = number(Estimate(point.value, point.rows))
-        attempts = "1 attempt" if point.k == 1 else f"{point.k} attempts"
-        yield Fact(f"pass@{point.k}", value, f"over {point.rows:,} rows with {attempts} that count")
+        yield _chance("pass@", point)
+    # With one attempt, any of them is all of them.
+    for point in summary.pass_hat_k[1:]:
+        yield _chance("pass^", point)
+    if summary.distribution is not None:
+        yield _spread(summary.distribution)
+    if summary.agreement is not None and summary.agreement.rows:
+        yield _agreement(summary.agreement)
     usage = summary.usage
     if usage.over:
         failed = f"{usage.failed_calls:,} failed, " if usage.failed_calls else ""
         yield Fact("Model calls", f"{usage.calls:,}", f"{failed}over {usage.over:,} rollouts")
         tokens = f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
         yield Fact("Tokens", f"{usage.total_tokens:,}", tokens)
+
+
+def _mean_reach(estimate: Estimate) -> str:
+    if estimate.stderr is None:
+        return ""
+    error = f"; standard error {estimate.stderr:.4f}"
+    if estimate.low is None or estimate.high is None:
+        return error
+    return f"{error}, 95 % interval {estimate.low:.4f} to {estimate.high:.4f}"
+
+
+def _share_reach(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"; 95 % interval {estimate.low:.1%} to {estimate.high:.1%}"
+
+
+def _chance(name: str, point: Chance) -> Fact:
+    attempts = "1 attempt" if point.k == 1 else f"{point.k} attempts"
+    over = f"over {point.rows:,} rows with {attempts} that count"
+    error = "" if point.stderr is None else f"; standard error {point.stderr:.4f}"
+    value = ABSENT if point.value is None else f"{point.value:.4f}"
+    return Fact(f"{name}{point.k}", value, f"{over}{error}")
+
+
+def _spread(found: Distribution) -> Fact:
+    quartiles = ", ".join(f"{found.quantiles[name]:.4g}" for name in ("p25", "p50", "p75"))
+    return Fact("Rewards", f"{found.minimum:.4g} to {found.maximum:.4g}", f"quartiles {quartiles}")
+
+
+def _agreement(found: Agreement) -> Fact:
+    share = ABSENT if found.share is None else f"{found.share:.1%}"
+    return Fact(
+        "No signal",
+        share,
+        f"{found.agreeing:,} of {found.rows:,} rows give each of their attempts the same reward",
+    )
 
 
 def _over(summary: Summary) -> str:
@@ -111,6 +159,48 @@ def _outcomes(summary: Summary) -> Iterator[Fact]:
         yield Fact("pending", f"{summary.pending:,}", of)
     if summary.superseded:
         yield Fact("earlier tries", f"{summary.superseded:,}", "kept, and not counted")
+
+
+def _error_sections(summary: Summary) -> Iterator[Section]:
+    facts = [
+        Fact(error.category or error.outcome, f"{error.count:,}", error.message)
+        for error in summary.errors
+    ]
+    more = summary.error_kinds - len(facts)
+    if facts:
+        title = f"Errors (and {more:,} more kinds)" if more else "Errors"
+        yield Section(title, facts)
+
+
+GROUP_COLUMNS = (
+    Column("value", folds=True),
+    Column("rows", right=True),
+    Column("scored", right=True, least_width=70),
+    Column("mean", right=True),
+    Column("95 % interval", right=True, least_width=80),
+    Column("pass rate", right=True),
+    Column("95 % interval", right=True, least_width=100),
+)
+
+
+def group_row(group: GroupSummary) -> list[str]:
+    """A group of rows as the cells of `GROUP_COLUMNS`."""
+    mean, share = group.mean, group.pass_rate
+    return [
+        group.value,
+        f"{group.rows:,}",
+        f"{group.outcomes[Outcome.SCORED]:,}",
+        _of(number(mean), mean),
+        _interval(mean, ".4f"),
+        _of(percent(share), share),
+        _interval(share, ".1%"),
+    ]
+
+
+def _interval(estimate: Estimate, form: str) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ABSENT
+    return f"{format(estimate.low, form)} to {format(estimate.high, form)}"
 
 
 def _places(run: Run) -> Iterator[Fact]:

@@ -12,8 +12,10 @@ from osmosis_ai.cli.mode import Misuse, Mode
 from osmosis_ai.cli.output import print_detail, print_list, print_sections
 from osmosis_ai.cli.problem import print_warning
 from osmosis_ai.cli.results import (
+    GROUP_COLUMNS,
     RECORD_COLUMNS,
     RUN_COLUMNS,
+    group_row,
     record_data,
     record_row,
     record_section,
@@ -22,6 +24,7 @@ from osmosis_ai.cli.results import (
     run_sections,
 )
 from osmosis_ai.errors import RunError
+from osmosis_ai.eval.breakdown import measure_groups
 from osmosis_ai.eval.config import EVALS_DIR, find_workspace
 from osmosis_ai.eval.outcome import FAILED, Outcome
 from osmosis_ai.eval.record import Record
@@ -67,12 +70,23 @@ def show(
     failed: Annotated[
         bool, typer.Option("--failed", help="List the rollouts that failed or have no result.")
     ] = False,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Show the numbers for each value of a metadata key.",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="List so many rollouts.")] = PAGE,
     everything: Annotated[bool, typer.Option("--all", help="List every rollout.")] = False,
 ) -> None:
     """Show what a run has measured so far, or list its rollouts."""
     mode: Mode = ctx.obj
     found = find_run(run, evals_dir=_evals_dir(run))
+    if by is not None:
+        _print_groups(found, by, limit=None if everything else limit, mode=mode)
+        return
     if row is None and not failed:
         summary = found.summarize()
         print_detail(run_data(found, summary), run_sections(found, summary), mode=mode)
@@ -83,6 +97,19 @@ def show(
 def _evals_dir(run: str) -> Path:
     """Where names are looked up; a folder that is given by its path needs no workspace."""
     return Path() if (Path(run) / "run.json").is_file() else find_workspace(Path()) / EVALS_DIR
+
+
+def _print_groups(run: Run, key: str, *, limit: int | None, mode: Mode) -> None:
+    groups = measure_groups(run, key, workspace=run.paths.folder.resolve().parents[2])
+    shown = groups[:limit]
+    print_list(
+        [group.to_json() for group in shown],
+        [group_row(group) for group in shown],
+        GROUP_COLUMNS,
+        total=len(groups),
+        empty="",
+        mode=mode,
+    )
 
 
 def _print_records(

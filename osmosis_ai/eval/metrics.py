@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from osmosis_ai.eval.attempts import (
+    Agreement,
+    Chance,
+    estimate_pass_at_k,
+    estimate_pass_hat_k,
+    measure_agreement,
+)
+from osmosis_ai.eval.distribution import Distribution, describe_distribution, quantile
+from osmosis_ai.eval.estimate import Estimate, estimate_mean, estimate_share
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import SCHEMA_VERSION, Record
+from osmosis_ai.eval.student import CONFIDENCE
+from osmosis_ai.eval.tally import Complaint, Tally, tally
 
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A number and what it is out of; None where that is nothing."""
-
-    value: float | None
-    over: int
-
-
-@dataclass(frozen=True, slots=True)
-class PassAtK:
-    """The chance that at least one of k attempts passes, over the rows that can tell."""
-
-    k: int
-    value: float | None
-    rows: int
-    """Rows with at least k attempts that count."""
+SHOWN_ERRORS = 10
+"""Kinds of errors in a summary; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +34,17 @@ class Usage:
     completion_tokens: int = 0
     total_tokens: int = 0
     over: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    """How many items ended with the same complaint."""
+
+    outcome: str
+    category: str
+    message: str
+    """Its first line; `*` stands for what names one rollout alone."""
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,18 @@ class Summary:
     """Of the rewards that count: of scored items, and of failed workflows where they are valued."""
     passed: int
     pass_rate: Estimate
-    pass_at_k: tuple[PassAtK, ...]
-    """For k = 1, 2, 4, … up to n; empty where n is 1."""
+    pass_at_k: tuple[Chance, ...]
+    """That one of k attempts passes, for k = 1, 2, 4, … up to n; empty where n is 1."""
+    pass_hat_k: tuple[Chance, ...]
+    """That all of k attempts pass."""
+    distribution: Distribution | None
+    """None where no reward counts."""
+    agreement: Agreement | None
+    """Of the attempts at one row; None where n is 1."""
+    errors: tuple[ErrorCount, ...]
+    """The most frequent ones."""
+    error_kinds: int
+    """How many different ones there are."""
     usage: Usage
     superseded: int
     """Records that a later try at the same item replaced."""
@@ -72,9 +87,15 @@ class Summary:
         """Items without a record."""
         return self.items - self.finished
 
+    @property
+    def scored_share(self) -> float:
+        """Of all items; those that are pending have no score either."""
+        return self.outcomes[Outcome.SCORED] / self.items if self.items else 0.0
+
     def to_json(self) -> dict[str, Any]:
         """The summary as `summary.json` holds it."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self), "pending": self.pending}
+        versions = {"schema_version": SCHEMA_VERSION, "confidence": CONFIDENCE}
+        return versions | asdict(self) | {"pending": self.pending}
 
 
 def summarize(
@@ -89,11 +110,17 @@ def summarize(
 
     An item without a reward is in no mean. Only a failed workflow can be given a value.
     """
-    table = _Table(n, workflow_failed_reward)
-    for record in records:
-        table.add(record)
-    passed = sum(good for good, _ in table.passes(pass_threshold))
-    mean = _mean(table.rewards())
+    table = tally(records, n=n, workflow_failed_reward=workflow_failed_reward)
+    return summarize_tally(table, rows=rows, pass_threshold=pass_threshold)
+
+
+def summarize_tally(table: Tally, *, rows: int, pass_threshold: float) -> Summary:
+    """The same of records that were taken in already."""
+    rewards, n = table.rewards(), table.n
+    passes = rewards.passing(pass_threshold)
+    by_row = [(int(sum(row)), len(row)) for row in passes.by_row()] if n > 1 else []
+    ks = _powers_of_two(n)
+    complaints = table.complaints()
     return Summary(
         rows=rows,
         n=n,
@@ -101,107 +128,42 @@ def summarize(
         finished=table.finished,
         outcomes=table.outcome_counts(),
         pass_threshold=pass_threshold,
-        workflow_failed_reward=workflow_failed_reward,
-        mean=mean,
-        passed=passed,
-        pass_rate=_ratio(passed, mean.over),
-        pass_at_k=tuple(
-            estimate_pass_at_k(table.passes(pass_threshold), k) for k in _powers_of_two(n)
-        ),
-        usage=table.usage(),
+        workflow_failed_reward=table.workflow_failed_reward,
+        mean=estimate_mean(rewards),
+        passed=int(sum(passes.values)),
+        pass_rate=estimate_share(passes),
+        pass_at_k=tuple(estimate_pass_at_k(by_row, k) for k in ks),
+        pass_hat_k=tuple(estimate_pass_hat_k(by_row, k) for k in ks),
+        distribution=describe_distribution(rewards.values),
+        agreement=measure_agreement(rewards) if n > 1 else None,
+        errors=tuple(_error_count(*one) for one in complaints[:SHOWN_ERRORS]),
+        error_kinds=len(complaints),
+        usage=Usage(**table.usage()),
         superseded=table.superseded,
     )
 
 
-def estimate_pass_at_k(rows: Iterable[tuple[int, int]], k: int) -> PassAtK:
-    """The unbiased estimate from (passed, counted) of each row, over rows with k counted."""
-    chances = (
-        1.0 - math.comb(counted - passed, k) / math.comb(counted, k)
-        for passed, counted in rows
-        if counted >= k
-    )
-    mean = _mean(chances)
-    return PassAtK(k, mean.value, mean.over)
+def find_doubts(summary: Summary) -> list[str]:
+    """What a person should think about before believing the numbers; mostly nothing."""
+    spread = summary.distribution
+    if spread is None or summary.mean.over < 2 or spread.minimum != spread.maximum:
+        return []
+    return [f"all {summary.mean.over:,} rewards are {spread.minimum:g}; is the grader right?"]
+
+
+def measure_latency(seconds: Sequence[float]) -> dict[str, float | int] | None:
+    """Quantiles of how long rollouts took, as `timing.json` keeps them; None without any."""
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    quantiles = {f"p{percent}": quantile(ordered, percent / 100) for percent in (50, 90, 95, 99)}
+    return {"over": len(ordered), **quantiles, "max": ordered[-1]}
+
+
+def _error_count(complaint: Complaint, count: int) -> ErrorCount:
+    outcome, category, message = complaint
+    return ErrorCount(outcome.value, category, message, count)
 
 
 def _powers_of_two(n: int) -> list[int]:
     return [2**power for power in range(n.bit_length())] if n > 1 else []
-
-
-def _mean(values: Iterator[float]) -> Estimate:
-    kept = array("d", values)
-    # fsum rounds once, so the mean is the same to the last bit whatever the order.
-    return Estimate(math.fsum(kept) / len(kept) if kept else None, len(kept))
-
-
-def _ratio(part: int, whole: int) -> Estimate:
-    return Estimate(part / whole if whole else None, whole)
-
-
-_OUTCOMES = tuple(Outcome)
-_CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES, 1)}
-_USAGE = ("calls", "failed_calls", "prompt_tokens", "completion_tokens", "total_tokens")
-
-
-@dataclass(slots=True)
-class _Table:
-    """The last record of each item, some bytes each, in the order of row and attempt."""
-
-    n: int
-    workflow_failed_reward: float | None
-    codes: bytearray = field(default_factory=bytearray)
-    """0 for an item without a record, else its outcome's place."""
-    values: array[float] = field(default_factory=lambda: array("d"))
-    """The reward that counts; NaN where there is none."""
-    totals: list[array[int]] = field(default_factory=lambda: [array("q") for _ in _USAGE])
-    """For each field of usage a column; -1 for what was not seen."""
-    superseded: int = 0
-
-    def add(self, record: Record) -> None:
-        place = record.row * self.n + record.attempt
-        self._grow(place + 1)
-        self.superseded += self.codes[place] != 0
-        self.codes[place] = _CODES[record.outcome]
-        value = self._value(record)
-        self.values[place] = math.nan if value is None else value
-        for column, name in zip(self.totals, _USAGE, strict=True):
-            seen: int | None = getattr(record, name)
-            column[place] = -1 if seen is None else seen
-
-    @property
-    def finished(self) -> int:
-        return len(self.codes) - self.codes.count(0)
-
-    def outcome_counts(self) -> dict[str, int]:
-        return {outcome.value: self.codes.count(_CODES[outcome]) for outcome in _OUTCOMES}
-
-    def rewards(self) -> Iterator[float]:
-        return (value for value in self.values if not math.isnan(value))
-
-    def passes(self, threshold: float) -> Iterator[tuple[int, int]]:
-        """For each row, how many of its attempts pass, and how many count."""
-        for start in range(0, len(self.values), self.n):
-            attempts = self.values[start : start + self.n]
-            counted = sum(not math.isnan(value) for value in attempts)
-            # NaN reaches no threshold.
-            yield sum(value >= threshold for value in attempts), counted
-
-    def usage(self) -> Usage:
-        sums = {
-            name: sum(value for value in column if value > 0)
-            for name, column in zip(_USAGE, self.totals, strict=True)
-        }
-        return Usage(**sums, over=sum(calls >= 0 for calls in self.totals[0]))
-
-    def _value(self, record: Record) -> float | None:
-        if record.outcome is Outcome.WORKFLOW_FAILED:
-            return self.workflow_failed_reward
-        return record.reward
-
-    def _grow(self, size: int) -> None:
-        more = size - len(self.codes)
-        if more > 0:
-            self.codes.extend(bytes(more))
-            self.values.extend([math.nan] * more)
-            for column in self.totals:
-                column.extend([-1] * more)

@@ -15,9 +15,10 @@ from osmosis_ai.eval.config import EvalFile
 from osmosis_ai.eval.inputs import Inputs
 from osmosis_ai.eval.journal import read_records
 from osmosis_ai.eval.lock import is_locked
-from osmosis_ai.eval.metrics import Summary, summarize
+from osmosis_ai.eval.metrics import Summary, summarize_tally
 from osmosis_ai.eval.record import SCHEMA_VERSION, Record
 from osmosis_ai.eval.selection import Selection, parse_selection
+from osmosis_ai.eval.tally import Tally, tally
 
 
 class RunNotFoundError(RunError):
@@ -117,15 +118,21 @@ class Run:
         """Every try there is a record of, in the order in which they ended."""
         return read_records(self.paths.records)
 
-    def summarize(self) -> Summary:
-        """What it has measured so far."""
+    def tally(self) -> Tally:
+        """What every number of it is made from."""
         evaluation = self.document.config.evaluation
-        return summarize(
+        return tally(
             self.records(),
-            rows=len(self.selection),
             n=evaluation.n,
-            pass_threshold=evaluation.pass_threshold,
             workflow_failed_reward=evaluation.workflow_failed_reward,
+        )
+
+    def summarize(self, table: Tally | None = None) -> Summary:
+        """What it has measured so far; of a tally where that is there already."""
+        return summarize_tally(
+            self.tally() if table is None else table,
+            rows=len(self.selection),
+            pass_threshold=self.document.config.evaluation.pass_threshold,
         )
 
 

@@ -25,7 +25,7 @@ from osmosis_ai.eval.journal import Journal, drop_torn_line, open_journal
 from osmosis_ai.eval.json_file import replace_file, write_json
 from osmosis_ai.eval.ledger import Ledger
 from osmosis_ai.eval.lock import run_lock
-from osmosis_ai.eval.metrics import Summary
+from osmosis_ai.eval.metrics import Summary, measure_latency
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import SCHEMA_VERSION, Record
 from osmosis_ai.eval.run_folder import Run, RunDocument, RunPaths, read_run
@@ -75,10 +75,12 @@ class RunStore:
 
         Both files follow from the journal and can be made anew: a full disk loses nothing.
         """
-        summary = self.run.summarize()
+        table = self.run.tally()
+        summary, latency = self.run.summarize(table), measure_latency(table.durations())
+        timing = self.run.paths.timing
         try:
             write_json(self.run.paths.summary, self._summary_document(summary))
-            write_json(self.run.paths.timing, _timing_document(self.run.paths.timing, session))
+            write_json(timing, _timing_document(timing, session, latency))
         except OSError as error:
             logger.warning("%s is not up to date: %s", self.run.paths.summary, error.strerror)
         return summary
@@ -212,8 +214,15 @@ def _shrunk(before: Run, document: RunDocument) -> list[str]:
     return shrunk
 
 
-def _timing_document(timing: Path, session: Mapping[str, Any]) -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION, "sessions": [*_sessions(timing), dict(session)]}
+def _timing_document(
+    timing: Path, session: Mapping[str, Any], latency: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """How long rollouts took, over all sessions, and each session by itself."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "rollout_sec": latency,
+        "sessions": [*_sessions(timing), dict(session)],
+    }
 
 
 def _sessions(timing: Path) -> list[Any]:

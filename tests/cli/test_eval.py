@@ -64,7 +64,7 @@ def test_a_run_in_json_is_one_document_and_nothing_else(workspace: Path) -> None
     assert (document["operation"], document["status"]) == ("eval.run", "success")
     assert document["message"] == "10 of 10 rollouts are done."
     summary = document["resource"]["summary"]
-    assert summary["mean"] == {"value": 3 / 7, "over": 7}
+    assert (summary["mean"]["value"], summary["mean"]["over"]) == (3 / 7, 7)
     assert (summary["outcomes"]["workflow_failed"], summary["outcomes"]["no_result"]) == (2, 1)
     assert document["resource"]["folder"] == str(workspace / ".osmosis/evals/demo")
     commands = [step["command"] for step in document["next_steps_structured"]]
@@ -105,15 +105,20 @@ def test_the_header_says_what_is_about_to_run(workspace: Path) -> None:
 def test_a_run_in_plain_is_a_line_for_each_number(workspace: Path, capsys: Capture) -> None:
     assert main(["eval", "run", CONFIG_PATH, "--plain", "--n", "2"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "Mean reward: 0.4286 (over 7 scored of 10 rollouts)",
-        "Pass rate: 42.9% (3 of 7 with a reward of at least 1)",
-        "pass@1: 0.3750 (over 4 rows with 1 attempt that count)",
-        "pass@2: 1.0000 (over 3 rows with 2 attempts that count)",
+        "Mean reward: 0.4286 (over 7 scored of 10 rollouts; standard error 0.0816)",
+        "Pass rate: 42.9% (3 of 7 with a reward of at least 1; 95 % interval 8.8% to 85.4%)",
+        "pass@1: 0.3750 (over 4 rows with 1 attempt that count; standard error 0.1250)",
+        "pass@2: 1.0000 (over 3 rows with 2 attempts that count; standard error 0.0000)",
+        "pass^2: 0.0000 (over 3 rows with 2 attempts that count; standard error 0.0000)",
+        "Rewards: 0 to 1 (quartiles 0, 0, 1)",
+        "No signal: 0.0% (0 of 3 rows give each of their attempts the same reward)",
         "Model calls: 8 (over 10 rollouts)",
         "Tokens: 16 (8 in, 8 out)",
         "scored: 7 (of 10)",
         "workflow_failed: 2 (of 10)",
         "no_result: 1 (of 10)",
+        "agent_error: 2 (the tool is broken)",
+        "agent_error: 1 (the judge does not answer)",
         "Run folder: .osmosis/evals/demo (records.jsonl, summary.json, rollouts, server.log)",
         "10 of 10 rollouts are done.",
         "See what failed: osmosis eval show demo --failed",
@@ -129,9 +134,52 @@ def test_a_value_for_failed_workflows_is_told_beside_the_mean(
     main(["eval", "run", CONFIG_PATH, "--plain", "--rows", "0,2"])
     assert capsys.readouterr().out.startswith(
         "Mean reward: 0.5000 "
-        "(over 1 scored and 1 failed workflows taken as 0, of 2 rollouts)\n"
-        "Pass rate: 50.0% (1 of 2 with a reward of at least 1)\n"
+        "(over 1 scored and 1 failed workflows taken as 0, of 2 rollouts; "
+        "standard error 0.5000)\n"
+        "Pass rate: 50.0% (1 of 2 with a reward of at least 1; 95 % interval 9.5% to 90.5%)\n"
     )
+
+
+def test_too_few_scored_rollouts_end_the_command_with_1(workspace: Path, capsys: Capture) -> None:
+    """A mean over what is left would be believed by whoever reads the exit code alone."""
+    command = ["eval", "run", CONFIG_PATH, "--rows", "0,1,2", "--plain", "--min-scored"]
+    assert main([*command, "0.6"]) == 0
+    capsys.readouterr()
+    assert main([*command, "0.99"]) == 1
+    assert "2 of 3 rollouts are scored (66.67%)" in capsys.readouterr().err
+    assert main([*command, "1.5"]) == 2
+
+
+def test_equal_rewards_are_warned_of(workspace: Path, capsys: Capture) -> None:
+    assert main(["eval", "run", CONFIG_PATH, "--rows", "0,1", "--json"]) == 0
+    warning = json.loads(capsys.readouterr().err.splitlines()[-1])["warning"]
+    assert warning["message"] == "all 2 rewards are 1; is the grader right?"
+    assert main(["eval", "run", CONFIG_PATH, "--n", "2", "--rows", "0,1", "--plain"]) == 0
+    assert "is the grader right" not in capsys.readouterr().err
+
+
+def test_the_numbers_of_a_run_by_a_metadata_key(workspace: Path, capsys: Capture) -> None:
+    rows = [
+        {"user_prompt": word, "ground_truth": label, "metadata": {"difficulty": level}}
+        for word, label, level in (
+            ("one", "one", "easy"),
+            ("two", "no", "hard"),
+            ("x", "x", "easy"),
+        )
+    ]
+    data = workspace / "data/demo.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluated(capsys)
+    assert main(["eval", "show", "demo", "--by", "difficulty", "--json"]) == 0
+    easy, hard = answer(capsys)["items"]
+    assert (easy["value"], easy["rows"], easy["mean"]["value"]) == ("easy", 2, 1.0)
+    assert (hard["value"], hard["rows"], hard["passed"]) == ("hard", 1, 0)
+    assert main(["eval", "show", "demo", "--by", "difficulty", "--plain"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "hard\t1\t1\t0.0000 of 1\t-\t0.0% of 1\t0.0% to 79.3%"
+    )
+    assert main(["eval", "show", "demo", "--by", "difficult"]) == 1
+    assert "did you mean 'difficulty'?" in capsys.readouterr().err
 
 
 def test_a_run_without_a_scored_rollout_shows_no_mean(workspace: Path, capsys: Capture) -> None:

@@ -14,7 +14,6 @@ import pytest
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.eval.config import load_config
 from osmosis_ai.eval.evaluation import Observer, RunHeader, RunOptions, evaluate
-from osmosis_ai.eval.metrics import Estimate
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.run_folder import Run, find_run
 from osmosis_ai.eval.runner import Progress
@@ -46,7 +45,8 @@ async def test_an_evaluation_measures_a_real_rollout(tmp_path: Path) -> None:
     notes = Notes()
     result = await evaluate(config, observer=notes)
     summary = result.summary
-    assert (summary.mean, summary.pass_rate) == (Estimate(0.4, 5), Estimate(0.4, 5))
+    assert (summary.mean.value, summary.mean.over) == (0.4, 5)
+    assert (summary.pass_rate.value, summary.pass_rate.over) == (0.4, 5)
     assert {name: count for name, count in summary.outcomes.items() if count} == {
         "scored": 5,
         "workflow_failed": 2,

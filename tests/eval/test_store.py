@@ -313,7 +313,12 @@ async def test_a_session_leaves_summary_and_timing(workspace: Workspace) -> None
         "total_rows": 4,
     }
     timing = json.loads(paths.timing.read_bytes())
-    assert timing == {"schema_version": 1, "sessions": [{"wall_sec": 1}, {"wall_sec": 2}]}
+    latency = dict.fromkeys(("p50", "p90", "p95", "p99", "max"), 1.25)
+    assert timing == {
+        "schema_version": 1,
+        "rollout_sec": {"over": 1, **latency},
+        "sessions": [{"wall_sec": 1}, {"wall_sec": 2}],
+    }
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"sessions": 3}'])

@@ -1,0 +1,164 @@
+"""The last record of each item, in some sixty bytes, in the order of row and attempt."""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from osmosis_ai.eval.estimate import Rewards
+from osmosis_ai.eval.outcome import Outcome
+from osmosis_ai.eval.record import Record
+
+USAGE = ("calls", "failed_calls", "prompt_tokens", "completion_tokens", "total_tokens")
+
+
+class Complaint(NamedTuple):
+    """What went wrong, as far as it is the same for many rollouts."""
+
+    outcome: Outcome
+    category: str
+    """Empty where there is none."""
+    message: str
+    """The first line, shortened; `*` stands for what names one rollout alone."""
+
+
+class RowTally(NamedTuple):
+    """The attempts at one row."""
+
+    row: int
+    outcomes: list[Outcome]
+    rewards: list[float]
+    """Those that count."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a summary is made from; made by `tally`."""
+
+    n: int
+    workflow_failed_reward: float | None
+    superseded: int = 0
+    """Records that a later try at the same item replaced."""
+    _codes: bytearray = field(default_factory=bytearray)
+    """0 for an item without a record, else its outcome's place."""
+    _rewards: array[float] = field(default_factory=lambda: array("d"))
+    """The reward that counts; NaN where there is none."""
+    _durations: array[float] = field(default_factory=lambda: array("d"))
+    """Seconds; NaN where nobody measured."""
+    _usage: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in USAGE))
+    """A column for each field of usage; -1 for what was not seen."""
+    _complaints: array[int] = field(default_factory=lambda: array("l"))
+    """The place of what went wrong in `_complaint_places`; -1 where nothing did."""
+    _complaint_places: dict[Complaint, int] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> int:
+        """Items that have a record."""
+        return len(self._codes) - self._codes.count(0)
+
+    def outcome_counts(self) -> dict[str, int]:
+        """How many items ended in each of the outcomes."""
+        return {outcome.value: self._codes.count(code) for outcome, code in _CODES.items()}
+
+    def rows(self) -> Iterator[RowTally]:
+        """Each row up to the last that has a record."""
+        for start in range(0, len(self._codes), self.n):
+            codes = self._codes[start : start + self.n]
+            rewards = self._rewards[start : start + self.n]
+            yield RowTally(
+                start // self.n,
+                [_OUTCOMES[code - 1] for code in codes if code],
+                [reward for reward in rewards if not math.isnan(reward)],
+            )
+
+    def rewards(self) -> Rewards:
+        """The rewards that count, row by row."""
+        found = Rewards()
+        for row in self.rows():
+            found.add_row(row.rewards)
+        return found
+
+    def usage(self) -> dict[str, int]:
+        """Totals, and over how many items somebody saw them."""
+        totals = {
+            name: sum(seen for seen in column if seen > 0)
+            for name, column in zip(USAGE, self._usage, strict=True)
+        }
+        return totals | {"over": sum(calls >= 0 for calls in self._usage[0])}
+
+    def durations(self) -> list[float]:
+        """Seconds of the items that were measured."""
+        return [seconds for seconds in self._durations if not math.isnan(seconds)]
+
+    def complaints(self) -> list[tuple[Complaint, int]]:
+        """What went wrong and how often, the most frequent first."""
+        counts = Counter(place for place in self._complaints if place >= 0)
+        found = [(text, counts[place]) for text, place in self._complaint_places.items()]
+        return sorted(
+            ((text, count) for text, count in found if count), key=lambda one: (-one[1], one[0])
+        )
+
+    def add(self, record: Record) -> None:
+        """Take in a record; it replaces an earlier try at its item."""
+        place = record.row * self.n + record.attempt
+        self._grow(place + 1)
+        self.superseded += self._codes[place] != 0
+        self._codes[place] = _CODES[record.outcome]
+        self._rewards[place] = _or_nan(self._reward(record))
+        self._durations[place] = _or_nan(record.duration_sec)
+        self._complaints[place] = self._complaint_place(record)
+        for column, name in zip(self._usage, USAGE, strict=True):
+            seen: int | None = getattr(record, name)
+            column[place] = -1 if seen is None else seen
+
+    def _reward(self, record: Record) -> float | None:
+        if record.outcome is Outcome.WORKFLOW_FAILED:
+            return self.workflow_failed_reward
+        return record.reward
+
+    def _complaint_place(self, record: Record) -> int:
+        if record.error_category is None and record.error_message is None:
+            return -1
+        message = _shape(record.error_message or "")
+        complaint = Complaint(record.outcome, record.error_category or "", message)
+        return self._complaint_places.setdefault(complaint, len(self._complaint_places))
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self._codes)
+        if more > 0:
+            self._codes.extend(bytes(more))
+            self._rewards.extend([math.nan] * more)
+            self._durations.extend([math.nan] * more)
+            for column in (*self._usage, self._complaints):
+                column.extend([-1] * more)
+
+
+def tally(records: Iterable[Record], *, n: int, workflow_failed_reward: float | None) -> Tally:
+    """Take in the records of a run; their order decides only which try was last."""
+    table = Tally(n, workflow_failed_reward)
+    for record in records:
+        table.add(record)
+    return table
+
+
+_OUTCOMES = tuple(Outcome)
+_CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES, 1)}
+
+_OWN = re.compile(r"\b(?=\w*\d)[0-9a-fA-F-]{8,}\b|\d{4,}")
+"""What names one rollout, port or moment: long hexadecimal and long numbers."""
+
+SHOWN_CHARS = 200
+
+
+def _shape(message: str) -> str:
+    first, _, _ = message.strip().partition("\n")
+    return _OWN.sub("*", first[: 2 * SHOWN_CHARS])[:SHOWN_CHARS]
+
+
+def _or_nan(number: float | None) -> float:
+    return math.nan if number is None else number
