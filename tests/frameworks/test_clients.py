@@ -20,6 +20,7 @@ from osmosis_ai.rollout import (
     RolloutContext,
 )
 from osmosis_ai.rollout.integrations.agents.litellm import litellm_kwargs
+from osmosis_ai.rollout.integrations.agents.litellm_option import client_options
 from osmosis_ai.rollout.integrations.agents.openai import (
     MODEL_NAME,
     rollout_client,
@@ -129,3 +130,25 @@ def test_without_an_endpoint_it_says_what_to_do(make: Any) -> None:
         pytest.raises(RuntimeError, match="set OSMOSIS_CHAT_COMPLETIONS_URL"),
     ):
         make()
+
+
+def test_litellms_arguments_are_sorted_by_who_hears_them() -> None:
+    """What only LiteLLM understands must not reach OpenAI's client, which would refuse it."""
+    options = client_options(
+        {
+            "temperature": 1.0,
+            "timeout": 5,
+            "num_retries": 3,
+            "default_headers": {"a": "b"},
+            "drop_params": True,
+            "top_k": 5,
+            "min_p": 0.1,
+            "extra_body": {"top_k": 7},
+        }
+    )
+    assert options.client == {"max_retries": 3, "default_headers": {"a": "b"}}
+    assert options.request == {
+        "temperature": 1.0,
+        "timeout": 5,
+        "extra_body": {"top_k": 7, "min_p": 0.1},
+    }

@@ -18,6 +18,7 @@ from agents import (
     ModelSettings,
     RunConfig,
     Runner,
+    SessionSettings,
     SQLiteSession,
     function_tool,
     trace,
@@ -456,6 +457,8 @@ async def test_a_session_outside_a_rollout_is_a_plain_one() -> None:
     assert [item["content"] for item in await session.get_items()] == ["0", "1", "2", "3"]
     assert [item["content"] for item in await session.get_items(2)] == ["2", "3"]
     assert await session.get_items(0) == []
+    session.session_settings = SessionSettings(limit=1)
+    assert len(await session.get_items()) == 1
     popped: Any = await session.pop_item()
     assert popped["content"] == "3"
     await session.clear_session()

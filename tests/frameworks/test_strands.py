@@ -255,6 +255,16 @@ async def test_the_placeholder_in_a_plain_agent_says_where_it_belongs() -> None:
     agent = Agent(OsmosisRolloutModel(), callback_handler=None)
     with pytest.raises(RuntimeError, match="give it to an OsmosisStrandsAgent"):
         await agent.invoke_async("hello")
+    with pytest.raises(RuntimeError, match="give it to an OsmosisStrandsAgent"):
+        OsmosisRolloutModel().structured_output(AgentWorkflowConfig)
+
+
+async def test_a_prompt_in_strands_own_blocks_stays_as_it_is() -> None:
+    prompt = [{"role": "user", "content": [{"text": "hello"}]}]
+    with serving(lambda request, rollout_id: "hi") as policy, policy.context():
+        result = await backend().run_workflow(request(prompt=prompt))
+    assert result.sample is not None, result.err_message
+    assert result.sample.messages[0]["content"] == prompt[0]["content"]
 
 
 @pytest.mark.parametrize("model", [None, "some.model"])
