@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.runner import Progress as RunProgress
+from osmosis_ai.rollout.controller.clock import hold_deadlines
 
 NARROW = 70
 """Fewer columns than this have no room for the time that is left."""
@@ -71,7 +72,7 @@ def making_way(pause: Callable[[], None]) -> Iterator[None]:
         if "PYTHONBREAKPOINT" in os.environ:
             sys.__breakpointhook__(*args, **options)  # noqa: T100 - as above
         else:
-            debugger = pdb.Pdb()
+            debugger = _Debugger()
             debugger.message(options.get("header") or "")
             # The frame of whoever called, not this one.
             debugger.set_trace(sys._getframe(1))
@@ -81,3 +82,11 @@ def making_way(pause: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         sys.breakpointhook = before
+
+
+class _Debugger(pdb.Pdb):
+    """At its prompt no deadline comes nearer: a rollout is not late because a person thinks."""
+
+    def cmdloop(self, intro: Any = None) -> None:
+        with hold_deadlines():
+            super().cmdloop(intro)

@@ -581,6 +581,19 @@ def test_a_debugger_gets_the_terminal(workspace: Path) -> None:
     assert "5/5 mean 1.00 of 3" in screen(sent)
 
 
+def test_no_deadline_comes_nearer_at_the_debuggers_prompt(workspace: Path) -> None:
+    main_py = workspace / "rollouts/demo/main.py"
+    text = main_py.read_text().replace('== "loud":', '== "loud":\n            breakpoint()')
+    main_py.write_text(text)
+    look = "s = __import__('sys').modules['osmosis_ai.rollout.controller.clock']._SECONDS"
+    sent = in_terminal(
+        *("eval", "run", CONFIG_PATH, "--max-in-flight", "1"),
+        columns=200,
+        typed=f"{look}\np 'held', s.now() == s.now()\nc\n",
+    )
+    assert "('held', True)" in sent
+
+
 def test_the_debugger_of_ones_choice_is_called(workspace: Path) -> None:
     main_py = workspace / "rollouts/demo/main.py"
     text = main_py.read_text().replace('== "loud":', '== "loud":\n            breakpoint("mine")')

@@ -5,7 +5,50 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Hashable
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+_GRAIN_SEC = 0.01
+
+
+class Seconds:
+    """Time that passes, but not while somebody holds it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._held_since = 0.0
+        self._held_sec = 0.0
+
+    def now(self) -> float:
+        """Seconds since some beginning."""
+        with self._lock:
+            return (self._held_since if self._holders else time.monotonic()) - self._held_sec
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Let no time pass until the block ends; blocks of several threads may overlap."""
+        with self._lock:
+            if not self._holders:
+                self._held_since = time.monotonic()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if not self._holders:
+                    self._held_sec += time.monotonic() - self._held_since
+
+
+# One for the process, as a debugger holds the whole of it.
+_SECONDS = Seconds()
+
+
+def hold_deadlines() -> AbstractContextManager[None]:
+    """Let no deadline of this process come nearer until the block ends: a debugger's prompt."""
+    return _SECONDS.hold()
 
 
 class DeadlineClock:
@@ -15,17 +58,27 @@ class DeadlineClock:
     and closes thousands of rollouts whose deadlines never come.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[Hashable], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ring: Callable[[Hashable], None],
+        *,
+        seconds: Seconds = _SECONDS,
+    ) -> None:
         self.loop = loop
         self._ring = ring
+        self._seconds = seconds
         self._lock = threading.Lock()
         self._due: dict[Hashable, float] = {}
         self._next = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, key: Hashable, after_sec: float) -> None:
-        """Ring for the key after so many seconds, at once where there are none left."""
-        at = self.loop.time() + max(0.0, after_sec)
+    def now(self) -> float:
+        """The time deadlines are set in."""
+        return self._seconds.now()
+
+    def set(self, key: Hashable, at: float) -> None:
+        """Ring for the key at this time, or at once where it has passed."""
         with self._lock:
             self._due[key] = at
             is_next = at < self._next
@@ -39,20 +92,22 @@ class DeadlineClock:
         with self._lock:
             self._due.pop(key, None)
 
-    def _wind(self) -> None:
+    def _wind(self, *, least_sec: float = 0.0) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
         if self._next < math.inf:
-            self._timer = self.loop.call_at(self._next, self._strike)
+            pause_sec = max(least_sec, self._next - self.now())
+            self._timer = self.loop.call_later(pause_sec, self._strike)
 
     def _strike(self) -> None:
-        now = self.loop.time()
+        now = self.now()
         with self._lock:
             due = [key for key, at in self._due.items() if at <= now]
             for key in due:
                 del self._due[key]
             self._next = min(self._due.values(), default=math.inf)
-        self._wind()
+        # Nothing due means that time was held meanwhile, or that the timer was a hair early.
+        self._wind(least_sec=0.0 if due else _GRAIN_SEC)
         for key in due:
             self._ring(key)

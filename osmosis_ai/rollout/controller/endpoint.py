@@ -6,11 +6,10 @@ import asyncio
 import itertools
 import math
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from osmosis_ai.rollout.controller.asgi import HttpError
@@ -62,25 +61,25 @@ class RolloutEndpoint:
     @property
     def is_expired(self) -> bool:
         """Whether the deadline has passed, also where nobody had a moment to notice it."""
-        return self._rang.is_set() or time.monotonic() > self._ends_at
+        return self._rang.is_set() or self._clock.now() > self._ends_at
 
     @property
     def remaining_sec(self) -> float:
         """Seconds to the deadline."""
-        return self._ends_at - time.monotonic()
+        return self._ends_at - self._clock.now()
 
     def set_deadline(self, after_sec: float, on_deadline: Callable[[], None] | None = None) -> None:
         """Give the rollout so many seconds from now.
 
         `on_deadline` is called in the listener's thread.
         """
-        self._ends_at = time.monotonic() + after_sec
+        self._ends_at = self._clock.now() + after_sec
         self._on_deadline = on_deadline
-        self._clock.set(self, after_sec)
+        self._clock.set(self, self._ends_at)
 
     def usage(self) -> ModelUsage:
         """The model calls so far."""
-        return self._tally.to_usage()
+        return ModelUsage(**self._tally._asdict())
 
     def expect_callbacks(self, *, commit: Commit | None = None) -> Callbacks:
         """Open the two URLs a rollout server posts its answers to."""
@@ -205,8 +204,7 @@ def path_key(rollout_id: str) -> str:
     return safe_text(rollout_id)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tally:
+class _Tally(NamedTuple):
     """Counts that are replaced as a whole, so that another thread never reads half an update."""
 
     calls: int = 0
@@ -217,29 +215,17 @@ class _Tally:
     last_error: str | None = None
 
     def with_call(self) -> _Tally:
-        return replace(self, calls=self.calls + 1)
+        return self._replace(calls=self.calls + 1)
 
     def with_end(self, fault: str | None, usage: Any) -> _Tally:
         if fault is not None:
-            return replace(self, failed_calls=self.failed_calls + 1, last_error=fault)
+            return self._replace(failed_calls=self.failed_calls + 1, last_error=fault)
         prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-        total = _count(usage, "total_tokens") or prompt + completion
-        return replace(
-            self,
+        return self._replace(
             prompt_tokens=self.prompt_tokens + prompt,
             completion_tokens=self.completion_tokens + completion,
-            total_tokens=self.total_tokens + total,
+            total_tokens=self.total_tokens + (_count(usage, "total_tokens") or prompt + completion),
             last_error=None,
-        )
-
-    def to_usage(self) -> ModelUsage:
-        return ModelUsage(
-            calls=self.calls,
-            failed_calls=self.failed_calls,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            total_tokens=self.total_tokens,
-            last_error=self.last_error,
         )
 
 
