@@ -585,11 +585,11 @@ def test_no_deadline_comes_nearer_at_the_debuggers_prompt(workspace: Path) -> No
     main_py = workspace / "rollouts/demo/main.py"
     text = main_py.read_text().replace('== "loud":', '== "loud":\n            breakpoint()')
     main_py.write_text(text)
-    look = "s = __import__('sys').modules['osmosis_ai.rollout.controller.clock']._SECONDS"
+    look = "seconds = __import__('sys').modules['osmosis_ai.rollout.controller.clock']._SECONDS"
     sent = in_terminal(
         *("eval", "run", CONFIG_PATH, "--max-in-flight", "1"),
         columns=200,
-        typed=f"{look}\np 'held', s.now() == s.now()\nc\n",
+        typed=f"{look}\np 'held', seconds.now() == seconds.now()\nc\n",
     )
     assert "('held', True)" in sent
 
