@@ -262,6 +262,8 @@ class Strange(Exception):
 
 def ordinary_form(value: Any) -> Any:
     """The JSON of a value that has an ordinary one; raises Strange else. Not our encoder's way."""
+    if type(value) is Proxy:  # to ask whether it is anything raises
+        raise Strange
     match value:
         case enum.Enum():
             return ordinary_form(value.value)
@@ -273,7 +275,7 @@ def ordinary_form(value: Any) -> Any:
             return int.__index__(value)
         case float() if value - value == 0:
             return value + 0.0
-        case Proxy() | bytes() | bytearray() | memoryview() | UserString() | LoudMapping():
+        case bytes() | bytearray() | memoryview() | UserString() | LoudMapping():
             raise Strange
         case datetime() | date() | time() if type(value) is not OwnDatetime:
             return value.isoformat()

@@ -88,6 +88,15 @@ def test_a_value_alone_that_is_left_out_leaves_null() -> None:
     assert make_safe(float("nan"), drop=True) == (None, ("value: a number that is not finite",))
 
 
+def test_the_judge_of_these_tests_knows_the_tables() -> None:
+    """What has an ordinary form is told here without our encoder's help."""
+    for value, form in ORDINARY:
+        assert ordinary_form(value) == form
+    for value, *_ in STRANGE:
+        with pytest.raises(Strange):
+            ordinary_form(value)
+
+
 @given(values)
 def test_anything_becomes_json(value: Any) -> None:
     """What has an ordinary form is equal and unmarked; everything else is marked."""
