@@ -50,10 +50,7 @@ class ScriptedClient(ModelClient):
             if task is not None and task.cancelling():
                 raise
             return _failure(error)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # the function is the user's: it may raise anything
+        except (Exception, SystemExit) as error:  # the user's function may raise anything
             return _failure(error)
         return ModelReply(200, dump_json(completion).data)
 
