@@ -66,25 +66,28 @@ def header_lines(auth: ControllerAuth) -> bytes:
 
 
 class Target:
-    """Where posts go. It can move while one is under way, which then goes to the new place.
+    """Where a post goes. It can move while the post is under way, which then goes to the new place.
 
     `headers` are what `header_lines` made. Raises ValueError for a URL that cannot be used.
     """
 
-    __slots__ = ("address", "headers", "interrupt", "moves")
+    __slots__ = ("address", "headers", "interrupt", "is_pausing", "moves")
 
     def __init__(self, url: str, *, headers: bytes = PLAIN_HEADERS) -> None:
         self.address = parse_url(url)
         self.headers = headers
         self.moves = 0
+        self.is_pausing = False
         self.interrupt: Callable[[], object] | None = None
         """Ends the attempt or the pause that is under way."""
 
     def move(self, to: Target) -> None:
-        """Post to another place from now on, at once."""
+        """Post to another place from now on, at once; to the same one where that is meant."""
+        stays = (self.address, self.headers) == (to.address, to.headers)
         self.address, self.headers = to.address, to.headers
         self.moves += 1
-        if self.interrupt is not None:
+        # An attempt at the place that is meant is what is asked for.
+        if self.interrupt is not None and (self.is_pausing or not stays):
             self.interrupt()
 
     @property
@@ -163,7 +166,7 @@ class HttpClient:
             return _Failure(f"did not answer within {self._timeout_sec:g} s")
         except OSError as exc:
             return _Failure(f"cannot be reached: {exc or type(exc).__name__}")
-        return answer.body if 200 <= answer.status < 300 else _failure_from(answer)
+        return answer.body if 200 <= answer.status < 300 else _failure_from(answer, target)
 
     async def _send(self, target: Target, request: bytes) -> Answer:
         origin = target.address.origin
@@ -198,10 +201,13 @@ class HttpClient:
 
     async def _pause(self, target: Target, failures: int, retry_after_sec: float | None) -> None:
         pause = self._sleep(self._pause_sec(failures, retry_after_sec))
+        target.is_pausing = True
         try:
             await _interruptible(target, pause, limit_sec=None)
         except TimeoutError:  # the target moved: the next attempt is due now
             return
+        finally:
+            target.is_pausing = False
 
     def _pause_sec(self, failures: int, retry_after_sec: float | None) -> float:
         """Spread by a quarter, so that rollouts that failed together do not come back together."""
@@ -210,7 +216,7 @@ class HttpClient:
             spread = 1 + 0.25 * self._random()
             return min(most, max(least, retry_after_sec) * spread)
         backoff = min(MAX_BACKOFF_SEC, FIRST_BACKOFF_SEC * 2.0 ** (failures - 1))
-        return backoff * (0.875 + 0.25 * self._random())
+        return backoff * (0.75 + 0.25 * self._random())
 
 
 def _give_up(answer: asyncio.Future[Answer]) -> None:
@@ -233,8 +239,11 @@ def _expire(limit: asyncio.Timeout) -> None:
         limit.reschedule(asyncio.get_running_loop().time())
 
 
-def _failure_from(answer: Answer) -> _Failure:
-    said = answer.body[:_SHOWN_BYTES].decode("utf-8", "replace")
+def _failure_from(answer: Answer, target: Target) -> _Failure:
+    # Some servers answer with the headers they were sent, and this goes to a log.
+    key = target.headers[len(PLAIN_HEADERS) :].partition(b"Bearer ")[2].strip()
+    said = answer.body.replace(key, b"<redacted>") if key else answer.body
+    said = said[:_SHOWN_BYTES].decode("utf-8", "replace")
     return _Failure(
         f"answered {answer.status} {said!r}",
         status_code=answer.status,

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from osmosis_ai.errors import ProtocolError
 from osmosis_ai.rollout.http import ControllerAuth, HttpClient, Target, header_lines
@@ -16,20 +16,24 @@ from osmosis_ai.rollout.trajectory.report import TrajectoryReport, report_from_r
 
 logger = logging.getLogger(__name__)
 
+Kind: TypeAlias = Literal["completion", "grader"]
+
 # What may stand in a header as it is; any other id is named by its digest.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._~-]{1,200}")
 
 
-@dataclass(slots=True)
-class Letter:
+class Letter(Target):
     """One answer, from the request for it to its arrival."""
 
-    kind: Literal["completion", "grader"]
-    target: Target
-    is_given: bool = False
-    is_under_way: bool = False
-    body: bytes | None = field(default=None, repr=False)
-    """What is to arrive; None before it is given and when it has arrived."""
+    __slots__ = ("body", "is_given", "is_under_way", "kind")
+
+    def __init__(self, kind: Kind, url: str, *, headers: bytes) -> None:
+        super().__init__(url, headers=headers)
+        self.kind = kind
+        self.is_given = False
+        self.is_under_way = False
+        self.body: bytes | None = None
+        """What is to arrive; None before it is given and when it has arrived."""
 
     def give(self, body: bytes) -> None:
         """Put the answer in."""
@@ -65,21 +69,22 @@ class Mailbox:
 
     def readdress(self, newer: Mailbox) -> None:
         """Send what has not arrived to where a newer request wants it."""
-        self.completion.target.move(newer.completion.target)
+        self.completion.move(newer.completion)
         if self.grader is None:
             self.grader = newer.grader
         elif newer.grader is not None:
-            self.grader.target.move(newer.grader.target)
+            self.grader.move(newer.grader)
 
 
 def mailbox_for(rollout_id: str, body: RolloutInitRequest) -> Mailbox:
     """The answers a request asks for; ValueError where a URL or the key cannot be used."""
     headers = header_lines(ControllerAuth(body.controller_api_key))
-    completion = Target(body.completion_callback_url, headers=headers)
-    mailbox = Mailbox(rollout_id, Letter("completion", completion))
-    if body.grader_callback_url is not None:
-        mailbox.grader = Letter("grader", Target(body.grader_callback_url, headers=headers))
-    return mailbox
+    completion = Letter("completion", body.completion_callback_url, headers=headers)
+    if body.grader_callback_url is None:
+        return Mailbox(rollout_id, completion)
+    return Mailbox(
+        rollout_id, completion, Letter("grader", body.grader_callback_url, headers=headers)
+    )
 
 
 def idempotency_key(rollout_id: str, letter: Letter) -> str:
@@ -117,7 +122,7 @@ class Delivery:
         letter.is_under_way = True
         try:
             acknowledgement = await self._client.post(
-                letter.target, body, idempotency_key=idempotency_key(mailbox.rollout_id, letter)
+                letter, body, idempotency_key=idempotency_key(mailbox.rollout_id, letter)
             )
         except ProtocolError as exc:
             logger.error(

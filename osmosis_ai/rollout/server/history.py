@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from osmosis_ai.rollout.server.delivery import Mailbox
-from osmosis_ai.rollout.server.job import Outcome
+from osmosis_ai.rollout.server.job import Job, Outcome
 
 RETENTION_SEC = 900.0
 MAX_ROLLOUTS = 10_000
@@ -20,10 +21,11 @@ class Ended:
     digest: bytes
     mailbox: Mailbox
     outcome: Outcome
+    ended_at: float
 
 
 class History:
-    """Ended rollouts by id, the oldest first to be forgotten."""
+    """Ended rollouts by id; the oldest are the first to be forgotten."""
 
     def __init__(
         self,
@@ -35,23 +37,23 @@ class History:
         self._retention_sec = retention_sec
         self._max_rollouts = max_rollouts
         self._clock = clock
-        self._ended: dict[str, tuple[float, Ended]] = {}
+        # No plain dict: finding its first entry takes ever longer where the first is removed.
+        self._ended: OrderedDict[str, Ended] = OrderedDict()
 
-    def add(self, rollout_id: str, ended: Ended) -> None:
+    def add(self, job: Job) -> None:
         """Remember how a rollout ended."""
-        self._ended[rollout_id] = (self._clock(), ended)
-        self._forget()
+        ended = Ended(job.digest, job.mailbox, job.outcome, self._clock())
+        self._ended[job.request.id] = ended
+        self._ended.move_to_end(job.request.id)
+        while len(self._ended) > self._max_rollouts or self._is_old(
+            next(iter(self._ended.values()))
+        ):
+            self._ended.popitem(last=False)
 
     def get(self, rollout_id: str) -> Ended | None:
         """How a rollout ended, or None where nobody knows (any more)."""
-        self._forget()
-        entry = self._ended.get(rollout_id)
-        return None if entry is None else entry[1]
+        ended = self._ended.get(rollout_id)
+        return None if ended is None or self._is_old(ended) else ended
 
-    def _forget(self) -> None:
-        oldest_kept = self._clock() - self._retention_sec
-        while self._ended:
-            rollout_id, (ended_at, _) = next(iter(self._ended.items()))
-            if ended_at >= oldest_kept and len(self._ended) <= self._max_rollouts:
-                return
-            del self._ended[rollout_id]
+    def _is_old(self, ended: Ended) -> bool:
+        return self._clock() - ended.ended_at > self._retention_sec

@@ -44,25 +44,22 @@ class Job:
     async def run(self, backend: ExecutionBackend) -> None:
         """Run it, give each answer exactly once whatever the backend does, and archive it."""
         wants_grade = self.mailbox.grader is not None or backend.capture_final_result
+        rest: ExecutionResult | None = None
         try:
             with self._context():
                 await backend.execute(
                     self.request, self._complete, self._grade if wants_grade else None
                 )
-            rest = _no_answer("its backend ended without an answer")
         except asyncio.CancelledError:
-            rest = ExecutionResult(
-                status=RolloutStatus.CANCELLED, err_message="cancelled", phase="workflow"
-            )
+            rest = _cancelled()
             # The cancellation may have struck while an answer was on its way.
             await self.delivery.deliver_stranded(self.mailbox)
         except Exception as exc:  # the backend's failure: a controller must not wait for ever
             logger.exception("rollout %s: its backend failed", self.request.id)
             rest = _no_answer(f"its backend raised {type(exc).__name__}")
-        if self.completion is None:
-            await self._complete(rest)
         if not self.mailbox.is_complete:
-            await self._grade(ungraded(rest.no_result if wants_grade else NOT_ASKED_FOR))
+            rest = rest or _no_answer("its backend ended without an answer")
+            await self._answer_rest(rest, no_grade=rest.no_result if wants_grade else NOT_ASKED_FOR)
         await self._archive()
 
     @property
@@ -104,6 +101,16 @@ class Job:
             body = encode_grade(self.request.id, result)
             await self.delivery.deliver(self.mailbox, self.mailbox.grader, body)
 
+    async def _answer_rest(self, rest: ExecutionResult, *, no_grade: str | None) -> None:
+        """Give the answers that the backend did not."""
+        if self.completion is None:
+            await self._complete(rest)
+        letter = self.mailbox.grader
+        if letter is not None and not letter.is_given:
+            self.grade = self.grade or ungraded(no_grade)
+            body = encode_grade(self.request.id, self.grade)
+            await self.delivery.deliver(self.mailbox, letter, body)
+
     async def _archive(self) -> None:
         assert self.completion is not None, "a job is archived when its answers have been given"
         result = self.completion
@@ -126,6 +133,12 @@ class Job:
 def ungraded(no_result: str | None) -> ExecutionResult:
     """The grader answer of a rollout that was not graded."""
     return ExecutionResult(status=RolloutStatus.FAILURE, phase="grader", no_result=no_result)
+
+
+def _cancelled() -> ExecutionResult:
+    return ExecutionResult(
+        status=RolloutStatus.CANCELLED, err_message="cancelled", phase="workflow"
+    )
 
 
 def _no_answer(why: str) -> ExecutionResult:

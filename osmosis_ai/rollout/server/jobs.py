@@ -109,7 +109,7 @@ class Jobs:
         """Ask the backend to stop rollouts, by exactly one selector."""
         return await self._backend.cancel_rollouts(ids=ids, prefix=prefix, all=all)
 
-    async def drain(self, limits: DrainLimits = DrainLimits()) -> None:
+    async def drain(self, limits: DrainLimits) -> None:
         """Let rollouts end, cancel the rest, and return when their answers have been given."""
         self.is_draining = True
         await self._wait(limits.finish_sec)
@@ -166,7 +166,7 @@ class Jobs:
         finally:
             del self._live[job.request.id]
             job.mailbox.report = None
-            self._history.add(job.request.id, Ended(job.digest, job.mailbox, job.outcome))
+            self._history.add(job)
 
 
 def _digest(request: ExecutionRequest) -> bytes:

@@ -27,6 +27,7 @@ from osmosis_ai.rollout.types import RolloutSample
 logger = logging.getLogger(__name__)
 
 AGENT_NAME = "osmosis-rollout-sdk"
+_NO_REPORT = SampleReport()
 """What the archive calls the producer of its documents."""
 
 
@@ -51,31 +52,35 @@ def convert_sample_to_trajectory(
     steps = steps_from_messages(_plain_messages(sample) if messages is None else messages)
     if not steps:
         raise ValueError("there are no messages, and an ATIF document has at least one step")
-    report = report or SampleReport()
+    report = report or _NO_REPORT
     unmatched = _merge_calls(steps, report.llm_call_metrics)
-    model_name = report.model_name or default_model_name
-    block = {
-        "rollout_id": rollout_id,
-        "label": request_label if sample.label is None else sample.label,
-        "reward": sample.reward,
-        "sample_metrics": sample.metrics,
-        "sample_extra_fields": sample.extra_fields,
-        "request_metadata": request_metadata,
-        "request_extra_fields": request_extra_fields,
-        "unmatched_llm_call_metrics": [_dump(call) for call in unmatched],
-        "unmatched_sample_reports": {
-            key: _dump(one) for key, one in (unmatched_sample_reports or {}).items()
-        },
+    block: dict[str, Any] = {"rollout_id": rollout_id}
+    _keep(block, "label", request_label if sample.label is None else sample.label)
+    _keep(block, "reward", sample.reward)
+    _keep(block, "sample_metrics", sample.metrics or None)
+    _keep(block, "sample_extra_fields", sample.extra_fields or None)
+    _keep(block, "request_metadata", request_metadata or None)
+    _keep(block, "request_extra_fields", request_extra_fields or None)
+    if unmatched:
+        block["unmatched_llm_call_metrics"] = [_dump(call) for call in unmatched]
+    if unmatched_sample_reports:
+        block["unmatched_sample_reports"] = {
+            key: _dump(one) for key, one in unmatched_sample_reports.items()
+        }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "session_id": rollout_id,
+        "trajectory_id": rollout_id,
+        "agent": _agent(report.model_name or default_model_name),
+        "steps": steps,
+        "final_metrics": _final_metrics(steps, unmatched, report),
+        "extra": {"osmosis": block},
     }
-    return Trajectory(
-        schema_version=SCHEMA_VERSION,
-        session_id=rollout_id,
-        trajectory_id=rollout_id,
-        agent=_agent(model_name),
-        steps=steps,
-        final_metrics=_final_metrics(steps, unmatched, report),
-        extra={"osmosis": {key: value for key, value in block.items() if _says_something(value)}},
-    )
+
+
+def _keep(block: dict[str, Any], key: str, value: Any) -> None:
+    if value is not None:
+        block[key] = value
 
 
 def _plain_messages(sample: RolloutSample) -> list[Message]:
@@ -83,10 +88,6 @@ def _plain_messages(sample: RolloutSample) -> list[Message]:
         raise ValueError("trajectory_messages is None: this sample is not to be archived")
     messages: list[Message] = orjson.loads(dump_json(sample.archived_messages).data)
     return messages
-
-
-def _says_something(value: Any) -> bool:
-    return value is not None and value != {} and value != []
 
 
 def _agent(model_name: str | None) -> Agent:
@@ -127,13 +128,14 @@ def _final_metrics(
     steps: list[Step], unmatched: list[LlmCallMetrics], report: SampleReport
 ) -> FinalMetrics:
     """Totals as the controller gives them, else summed over its calls, else over the steps."""
-    reported = [call.model_dump(exclude_none=True) for call in unmatched]
-    inline: list[Mapping[str, Any]] = [step["metrics"] for step in steps if "metrics" in step]
     totals: dict[str, Any] = {}
-    for name, add in _TOTALS.items() if reported or inline else ():
-        values = _values(name, reported) or _values(name, inline)
-        if values:
-            totals[f"total_{name}"] = add(values)
+    inline: list[Mapping[str, Any]] = [step["metrics"] for step in steps if "metrics" in step]
+    if inline or unmatched:
+        reported = [_dump(call) for call in unmatched]
+        for name, add in _TOTALS.items():
+            values = _values(name, reported) or _values(name, inline)
+            if values:
+                totals[f"total_{name}"] = add(values)
     if report.final_metrics is not None:
         totals.update(_reported_totals(report.final_metrics))
     totals["total_steps"] = len(steps)

@@ -28,7 +28,7 @@ def snapshot_messages(sample: RolloutSample | None) -> SafeJson | None:
     """
     if sample is None or sample.archived_messages is None:
         return None
-    return dump_json(sample.archived_messages)
+    return dump_json(sample.archived_messages, at="messages")
 
 
 async def save_trajectory(
@@ -49,8 +49,6 @@ async def save_trajectory(
     Nothing is written for a rollout without a sample, or one whose sample is not to be archived.
     Files are replaced as a whole. Never raises.
     """
-    # Broad: archiving reads and writes what users, controllers and file systems provide, and a
-    # rollout must not fail for any of it.
     try:
         folder = _folder(rollout_id, artifact_root)
         if diagnostics:
@@ -73,13 +71,13 @@ async def save_trajectory(
             messages=orjson.loads(messages.data),
         )
         _write(folder, "trajectory.json", _encode(trajectory, messages.changes))
-    except Exception as exc:
+    except Exception as exc:  # what users, controllers and file systems left must not cost more
         logger.warning("rollout %s: its trajectory is not saved: %s", rollout_id, exc)
 
 
 def _folder(rollout_id: str, root: str | os.PathLike[str] | None) -> str:
     root = root or artifacts.artifact_root(get_rollout_context())
-    return os.path.join(root, check_path_segment(rollout_id))
+    return f"{os.fspath(root)}/{check_path_segment(rollout_id)}"
 
 
 def _split(
@@ -93,14 +91,14 @@ def _split(
     return None, report.samples
 
 
-def _encode(trajectory: Trajectory, changed_messages: tuple[str, ...]) -> bytes:
-    """The document as it goes to disk; names in it what had to change to be valid JSON."""
-    data, changes = format_json(trajectory)
-    made_safe = [*(f"messages{change}" for change in changed_messages), *changes]
-    if not made_safe:
+def _encode(trajectory: Trajectory, changes: tuple[str, ...]) -> bytes:
+    """The document as it goes to disk; it names what had to change to be valid JSON."""
+    data, further = format_json(trajectory)
+    changes += further
+    if not changes:
         return data
     document = orjson.loads(data)
-    document["extra"]["osmosis"][MADE_SAFE_KEY] = made_safe
+    document["extra"]["osmosis"][MADE_SAFE_KEY] = changes
     return format_json(document).data
 
 
