@@ -21,7 +21,7 @@ ALIASES = {"eval", "eval-run", "full"}
 """Extras made of other extras alone: their packages are named by those."""
 
 PLACES = {
-    "agents": {"osmosis_ai/rollout/integrations/agents/openai_agents.py"},
+    "agents": {"osmosis_ai/rollout/integrations/agents/openai_agents"},
     "fastapi": {
         "osmosis_ai/rollout/server/",
         "osmosis_ai/rollout/controller/",
@@ -30,7 +30,7 @@ PLACES = {
     },
     "harbor": {"osmosis_ai/rollout/backend/harbor/"},
     "ray": {"osmosis_ai/rollout/backend/ray.py"},
-    "strands": {"osmosis_ai/rollout/integrations/agents/strands.py"},
+    "strands": {"osmosis_ai/rollout/integrations/agents/strands"},
 }
 """Where an optional package may be imported; every other place goes through it."""
 

@@ -163,7 +163,6 @@ class SessionSampleSource(SampleSource):
         return RolloutSample(messages=items, trajectory_messages=self._chat_messages(items))
 
     def _chat_messages(self, items: list[TResponseInputItem]) -> list[Mapping[str, Any]] | None:
-        # Broad: the SDK and its users may put anything into an item; the sample counts more.
         try:
             chat: list[Any] = Converter.items_to_messages(
                 items,
@@ -172,6 +171,7 @@ class SessionSampleSource(SampleSource):
                 should_replay_reasoning_content=lambda _: True,
             )
         except Exception as exc:
+            # Broad: the SDK and its users may put anything into an item; the sample counts more.
             logger.warning("the conversation is not archived: no chat message holds it (%s)", exc)
             return None
         if self.instructions:

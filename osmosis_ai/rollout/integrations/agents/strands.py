@@ -98,10 +98,10 @@ class OsmosisStrandsAgent(Agent, SampleSource):
 
     def _chat_messages(self) -> list[dict[str, Any]] | None:
         messages: Any = self.messages
-        # Broad: Strands and its users may put anything into a block, and the sample counts more.
         try:
             return chat_messages(messages, system=self.system_prompt_content)
         except Exception as exc:
+            # Broad: Strands and its users may put anything into a block, and the sample counts more.
             logger.warning("the conversation is not archived: no chat message holds it (%s)", exc)
             return None
 
