@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from functools import cache, lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple, cast
 from urllib.parse import quote
 
@@ -125,7 +125,7 @@ class ConnectionPool:
             lambda: Connection(loop),
             origin.host,
             origin.port,
-            ssl=_tls_context() if origin.uses_tls else None,
+            ssl=self._tls if origin.uses_tls else None,
         )
         return connection
 
@@ -141,10 +141,10 @@ class ConnectionPool:
                 connection.close()
         self._idle.clear()
 
-
-@cache
-def _tls_context() -> ssl.SSLContext:
-    return ssl.create_default_context()
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        # Reads every certificate the system trusts, so only where it is needed.
+        return ssl.create_default_context()
 
 
 class Connection(asyncio.Protocol):
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
         self.was_answering = False
         """Whether anything of an answer to the latest request came."""
         self._loop = loop
-        self._last_used = 0.0
+        self.last_used = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[Answer] | None = None
         self._headers: dict[bytes, bytes] = {}
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_trusted(self) -> bool:
         """Whether a request may be sent: the connection is open and was in use lately."""
-        return self.is_open and self._loop.time() - self._last_used < IDLE_SEC
+        return self.is_open and self._loop.time() - self.last_used < IDLE_SEC
 
     def start(self, request: bytes) -> asyncio.Future[Answer]:
         """Send a request; what its answer is, or the OSError in place of one, comes later."""
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             return
         if not self._parser.should_keep_alive():
             self.close()
-        self._last_used = self._loop.time()
+        self.last_used = self._loop.time()
         self._answer.set_result(answer)
 
     def _fail(self, why: str) -> None:
