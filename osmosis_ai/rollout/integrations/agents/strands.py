@@ -101,7 +101,7 @@ class OsmosisStrandsAgent(Agent, SampleSource):
         try:
             return chat_messages(messages, system=self.system_prompt_content)
         except Exception as exc:
-            # Broad: Strands and its users may put anything into a block, and the sample counts more.
+            # Broad: Strands and its users may put anything into a block; the sample counts more.
             logger.warning("the conversation is not archived: no chat message holds it (%s)", exc)
             return None
 
