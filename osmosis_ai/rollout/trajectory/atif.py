@@ -7,7 +7,7 @@ cost more than everything else about it. The tests hold the documents against tw
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from osmosis_ai.rollout.safe_json import SafeJson, dump_json
 
@@ -17,12 +17,12 @@ MAX_COUNT = 2**53
 """The largest number of tokens, or token, that is believed; any JSON reader holds it exactly."""
 
 
-class Agent(TypedDict, total=False):
+class Agent(TypedDict):
     """What produced the trajectory."""
 
     name: str
     version: str
-    model_name: str
+    model_name: NotRequired[str]
 
 
 class ToolCall(TypedDict):
@@ -71,20 +71,20 @@ class FinalMetrics(TypedDict, total=False):
     extra: dict[str, Any]
 
 
-class Step(TypedDict, total=False):
-    """One turn; `step_id`, `source` and `message` are always there."""
+class Step(TypedDict):
+    """One turn: something that was said, or an agent's answer and what came back to it."""
 
     step_id: int
-    timestamp: str
+    timestamp: NotRequired[str]
     source: Literal["system", "user", "agent"]
-    model_name: str
+    model_name: NotRequired[str]
     message: str
-    reasoning_content: str
-    tool_calls: list[ToolCall]
-    observation: Observation
-    metrics: Metrics
-    llm_call_count: int
-    extra: dict[str, Any]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+    observation: NotRequired[Observation]
+    metrics: NotRequired[Metrics]
+    llm_call_count: NotRequired[int]
+    extra: NotRequired[dict[str, Any]]
 
 
 class Trajectory(TypedDict):
