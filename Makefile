@@ -3,15 +3,22 @@
 
 core = tools/environment core newest constraints/core.txt -e '.[eval,parquet]' --group dev
 floor = tools/environment floor oldest constraints/floor.txt -e '.[eval,parquet]' --group test
+# Frameworks and Harbor have environments of their own: one resolution cannot hold them all.
+strands = tools/environment strands newest constraints/strands.txt -e '.[server,strands,litellm]' --group strands
+openai-agents = tools/environment openai-agents newest constraints/openai-agents.txt \
+	-e '.[server,openai-agents,litellm]' --group openai-agents
+harbor = tools/environment harbor newest constraints/harbor.txt -e '.[harbor]' --group test
 demo = tools/environment demo newest constraints/core.txt -e '.[eval]'
 
 # Every branch of these is tested: `make test` fails where one is not.
 covered = osmosis_ai/*.py,osmosis_ai/rollout/**,osmosis_ai/eval/**
 
-compile = bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
-	--no-annotate --no-header --extra eval --extra parquet pyproject.toml
+# These run in the environments of the frameworks.
+elsewhere = osmosis_ai/rollout/integrations/agents/**
 
-.PHONY: demo gsm8k test test-floor check upgrade changelog build clean
+compile = bin/uv pip compile --quiet --upgrade --universal --no-annotate --no-header
+
+.PHONY: demo gsm8k test test-frameworks test-harbor test-floor check upgrade changelog build clean
 
 demo: ## run the multiply evaluation end to end
 	@env=$$($(demo)) && $$env/bin/osmosis eval run examples/multiply/configs/eval/multiply.toml
@@ -22,7 +29,19 @@ gsm8k: ## replay the recorded GSM8K completions: one line a model, NAME PASSED/T
 test: ## every test, on the newest Python
 	@env=$$($(core)) && export PATH="$$PWD/$$env/bin:$$PATH" && \
 	coverage erase && coverage run -m pytest && coverage combine --quiet && \
-	coverage report --include='$(covered)' --fail-under=100
+	coverage report --include='$(covered)' --omit='$(elsewhere)' --fail-under=100
+	@$(MAKE) --no-print-directory test-frameworks test-harbor
+
+test-frameworks: ## agents of each framework, in the environments of the frameworks
+	@env=$$($(strands)) && REQUIRE_TESTS="test_strands test_langgraph test_smolagents \
+		test_google_adk test_clients test_judge" $$env/bin/python -m pytest tests/frameworks
+	@env=$$($(openai-agents)) && REQUIRE_TESTS="test_openai_agents test_pydantic_ai \
+		test_clients test_judge" $$env/bin/python -m pytest tests/frameworks
+
+test-harbor: ## archived documents against Harbor's models, which need Python 3.12
+	@env=$$($(harbor)) && python=$$env/bin/python && new='sys.version_info >= (3, 12)' && \
+	REQUIRE_TESTS=$$($$python -c "import sys; print('test_models' if $$new else '')") \
+	$$python -m pytest tests/rollout/trajectory/test_models.py
 
 test-floor: ## the same on the oldest Python, with the oldest packages we allow
 	@env=$$($(floor)) && $$env/bin/python -m pytest
@@ -35,8 +54,15 @@ check: ## lint, format, types, layers, names, changelog
 
 upgrade: ## renew constraints/: the newest of everything, and the oldest we allow
 	@env=$$($(core)) && export UV_PYTHON_DOWNLOADS=never UV_SYSTEM_CERTS=1 && \
-	$$env/$(compile) --group dev --output-file constraints/core.txt && \
-	$$env/$(compile) --group test --resolution lowest-direct --output-file constraints/floor.txt
+	pins() { $$env/$(compile) "$$@" pyproject.toml; } && \
+	pins --python-version 3.11 --extra eval --extra parquet --group dev --output-file constraints/core.txt && \
+	pins --python-version 3.11 --extra eval --extra parquet --group test --resolution lowest-direct \
+		--output-file constraints/floor.txt && \
+	for name in strands openai-agents; do \
+		pins --python-version 3.11 --extra server --extra litellm --extra $$name --group $$name \
+			--output-file constraints/$$name.txt || exit 1; \
+	done && \
+	pins --python-version 3.12 --extra harbor --group test --output-file constraints/harbor.txt
 
 changelog: ## move the fragments of changes/ into CHANGELOG.md
 	@env=$$($(core)) && version=$$($$env/bin/python -c "import osmosis_ai as o; print(o.__version__)") && \
