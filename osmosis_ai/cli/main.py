@@ -40,6 +40,13 @@ GROUPS: Mapping[str, Group] = {
             "show": Command("osmosis_ai.cli.runs:show", "Show what a run has measured."),
         },
     ),
+    "dataset": Group(
+        "Look at data sets before anything runs on them.",
+        {
+            "validate": Command("osmosis_ai.cli.dataset:validate", "Check a data set."),
+            "preview": Command("osmosis_ai.cli.dataset:preview", "Show the first rows."),
+        },
+    ),
 }
 """Every command there is."""
 

@@ -101,8 +101,9 @@ def print_list(
     total: int,
     empty: str,
     mode: Mode,
+    more: str = "--all shows all",
 ) -> None:
-    """Answer with the first of `total` things."""
+    """Answer with the first of `total` things; `more` says how to see the others."""
     has_more = len(items) < total
     if mode is Mode.JSON:
         after = len(items) if has_more else None
@@ -116,7 +117,7 @@ def print_list(
     else:
         _print_table(rows, columns)
         if has_more:
-            console().print(Text(f"{len(items)} of {total}; --all shows all", style="dim"))
+            console().print(Text(f"{len(items)} of {total}; {more}", style="dim"))
 
 
 def print_sections(sections: Sequence[Section], *, mode: Mode, file: IO[str] | None = None) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.errors import ConfigError, RunError
-from osmosis_ai.eval.dataset import Row, load_dataset, load_rows
+from osmosis_ai.eval.dataset import load_dataset, load_rows
 from osmosis_ai.eval.estimate import Estimate, Rewards, estimate_mean, estimate_share
 from osmosis_ai.eval.outcome import Outcome
+from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.run_folder import Run
 from osmosis_ai.eval.tally import Tally
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.dataset import find_dataset, load_dataset, load_rows
@@ -15,6 +16,7 @@ from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.run_folder import Run
 from osmosis_ai.eval.runner import EvalResult, Progress, choose_max_in_flight, run_eval
 from osmosis_ai.eval.selection import select_rows
+from osmosis_ai.eval.spool import spool_rows
 from osmosis_ai.eval.store import RunStore, open_run
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.driver.choose import open_driver
@@ -71,6 +73,7 @@ class Observer:
 async def evaluate(
     config: EvalConfig,
     *,
+    rows: Iterable[Mapping[str, Any]] | None = None,
     options: RunOptions | None = None,
     observer: Observer | None = None,
     open_driver: OpenDriver = open_driver,
@@ -78,16 +81,19 @@ async def evaluate(
 ) -> EvalResult:
     """Run an evaluation, or what is left of it, and return what it has measured then.
 
+    `rows` are taken in the place of the file's data set: mappings with its columns, one at a time.
+    They are written to a file below `.osmosis/rows/`, so that the run can be resumed with the same.
+
     >>> result = asyncio.run(evaluate(load_config("configs/eval/multiply.toml")))
     >>> result.summary.mean
-    Estimate(value=0.7325, over=800)
+    Estimate(value=0.7325, over=800, rows=200, ...)
     """
     options, told = options or RunOptions(), observer or Observer()
     config.check_secrets(environ)
     if config.file.advanced:
         logger.warning("[advanced] is for hosted runs, and ignored here")
     model = config.model_spec(environ)
-    dataset = load_dataset(find_dataset(config.file.experiment.dataset, workspace=config.workspace))
+    dataset = load_dataset(_dataset_path(config, rows))
     limit = config.file.evaluation.limit
     selection = select_rows(options.rows, limit=limit, total=dataset.total_rows)
     async with open_run(
@@ -119,6 +125,12 @@ async def evaluate(
                     max_in_flight=options.max_in_flight,
                     on_progress=told.progressed,
                 )
+
+
+def _dataset_path(config: EvalConfig, rows: Iterable[Mapping[str, Any]] | None) -> Path:
+    if rows is not None:
+        return spool_rows(rows, workspace=config.workspace)
+    return find_dataset(config.file.experiment.dataset, workspace=config.workspace)
 
 
 def _header(

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from osmosis_ai.errors import BackendError, OsmosisError, ProtocolError
 from osmosis_ai.eval.config import EvalConfig
-from osmosis_ai.eval.dataset import Row
 from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import Outcome, classify, no_result
 from osmosis_ai.eval.record import Record, item_for, make_record, rollout_id_for
+from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.store import RunStore
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.execution import error_text

@@ -1,4 +1,4 @@
-"""The rows of a csv, jsonl or parquet file as they stand in it, one at a time."""
+"""The rows of a csv, jsonl or parquet file, or a `datasets` folder, one at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,16 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 """Files we can read."""
 
 
+def is_datasets_folder(path: Path) -> bool:
+    """Whether this is what `Dataset.save_to_disk` or `DatasetDict.save_to_disk` writes."""
+    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
 def _reader(path: Path) -> Reader:
+    if is_datasets_folder(path):
+        # On use, as below.
+        read_folder: Reader = import_module("osmosis_ai.eval.datasets_folder").read_folder
+        return read_folder
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return _read_csv

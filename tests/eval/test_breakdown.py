@@ -9,10 +9,11 @@ import pytest
 
 from osmosis_ai.errors import ConfigError, RunError
 from osmosis_ai.eval.breakdown import break_down, group_rows, measure_groups
-from osmosis_ai.eval.dataset import Row, load_rows
+from osmosis_ai.eval.dataset import load_rows
 from osmosis_ai.eval.estimate import Estimate, Rewards, estimate_mean
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import Record
+from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.run_folder import find_run
 from osmosis_ai.eval.runner import run_eval
 from osmosis_ai.eval.selection import select_rows

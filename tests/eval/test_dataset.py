@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Iterator
+from csv import DictWriter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from osmosis_ai.errors import ConfigError, DatasetError
-from osmosis_ai.eval.dataset import (
-    Row,
-    _content_digest,
-    _RowFault,
-    find_dataset,
-    load_dataset,
-    load_rows,
-)
+from osmosis_ai.eval.dataset import find_dataset, load_dataset, load_rows
+from osmosis_ai.eval.row import Row, RowFault, digest_content
 from osmosis_ai.eval.selection import Selection, parse_selection, select_rows
 from osmosis_ai.eval.tabular import CELL_LIMIT_BYTES
 from tests.eval.workspace import Workspace
@@ -129,12 +124,85 @@ def test_csv_rows_are_the_same_rows(tmp_path: Path) -> None:
     assert read(csv) == read(jsonl)
 
 
-def test_parquet_rows_are_the_same_rows(tmp_path: Path) -> None:
+MIXED = [
+    {"user_prompt": "q", "ground_truth": 7, "metadata": {"level": 1, "task": {"kind": "x"}}},
+    {"user_prompt": "ä\n", "ground_truth": 12, "metadata": {"level": 2, "tags": ["a", None]}},
+    {"user_prompt": "q", "ground_truth": 7, "metadata": {"level": 1, "task": {"kind": "x"}}},
+]
+
+
+def test_csv_jsonl_and_parquet_give_the_same_items(tmp_path: Path) -> None:
+    """A table's objects all have the same members: what a row lacks is null there, and left out."""
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    rows = [{**GOOD, "metadata": {"a": i}} for i in range(3)]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
-    assert read(tmp_path / "a.parquet") == read(write(tmp_path / "a.jsonl", *rows))
+    jsonl = read(write(tmp_path / "a.jsonl", *MIXED))
+    parquet.write_table(pyarrow.Table.from_pylist(MIXED), tmp_path / "a.parquet")
+    as_text = [{**row, "metadata": json.dumps(row["metadata"])} for row in MIXED]
+    parquet.write_table(pyarrow.Table.from_pylist(as_text), tmp_path / "b.parquet")
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        writer = DictWriter(file, list(MIXED[0]))
+        writer.writeheader()
+        writer.writerows(as_text)
+    assert jsonl == read(tmp_path / "a.csv") == read(tmp_path / "a.parquet")
+    assert jsonl == read(tmp_path / "b.parquet")
+    assert [row.key.rpartition("-")[2] for row in jsonl] == ["0", "0", "1"]
+
+
+def test_a_null_member_does_not_name_the_row(tmp_path: Path) -> None:
+    """Else an item would change its name when its file is converted."""
+    one = only(write(tmp_path / "a.jsonl", {"metadata": {"a": 1, "b": [{"c": None}]}}))
+    two = only(write(tmp_path / "b.jsonl", {"metadata": {"a": 1, "b": [{}], "d": None}}))
+    assert one.key == two.key
+    assert one.metadata == {"a": 1, "b": [{"c": None}]}
+
+
+def test_bytes_in_a_parquet_file_are_text_or_a_fault(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    rows = [{"user_prompt": "ä".encode(), "ground_truth": (b"a",)}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    row = only(path)
+    assert (row.prompt[0]["content"], row.label) == ("ä", '["a"]')
+    parquet.write_table(pyarrow.Table.from_pylist([{**GOOD, "user_prompt": b"\xff"}]), path)
+    assert "row 0: has bytes that are no UTF-8 text: invalid start byte" in fault(path)
+
+
+def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table([["a"], ["b"]], names=["user_prompt", "user_prompt"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert "has the column 'user_prompt' twice" in fault(tmp_path / "a.parquet")
+
+
+def test_a_parquet_file_is_streamed(tmp_path: Path) -> None:
+    """Rows of 100 KB are read some at a time, though a thousand would be taken of small ones."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, large = tmp_path / "a.parquet", 100_000
+    with parquet.ParquetWriter(path, pyarrow.schema(dict.fromkeys(GOOD, pyarrow.string()))) as file:
+        for index in range(600):
+            row = {"user_prompt": f"{index:06}" * (large // 6), "ground_truth": "a"}
+            file.write_table(pyarrow.Table.from_pylist([row]))
+    before = pyarrow.total_allocated_bytes()
+    peak = 0
+    tracemalloc.start()
+    for _ in load_rows(load_dataset(path), Selection(((0, 599),))):
+        peak = max(peak, pyarrow.total_allocated_bytes() - before)
+    _, python_peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak + python_peak < 600 * large * 0.7
+
+
+def test_a_cell_of_20_mb_is_a_cell(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    row = {"user_prompt": "ab" * 10_000_000, "ground_truth": "a"}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
+    jsonl = only(write(tmp_path / "a.jsonl", row))
+    assert jsonl == only(tmp_path / "a.parquet")
+    assert jsonl.prompt[0]["content"] == row["user_prompt"]
 
 
 def test_a_damaged_parquet_file_is_one_sentence(tmp_path: Path) -> None:
@@ -180,8 +248,8 @@ def test_a_value_too_deep_to_be_written_is_a_fault() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(_RowFault, match="is nested too deeply"):
-        _content_digest(Row(0, [], metadata={"a": deep}))
+    with pytest.raises(RowFault, match="is nested too deeply"):
+        digest_content(Row(0, [], metadata={"a": deep}))
 
 
 def test_five_faults_are_shown_and_all_are_counted(jsonl: Path) -> None:

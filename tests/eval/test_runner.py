@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from osmosis_ai.errors import BackendError, DatasetError, ProtocolError, RunError
-from osmosis_ai.eval.dataset import Row, load_rows
+from osmosis_ai.eval.dataset import load_rows
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import Record
+from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.run_folder import find_run
 from osmosis_ai.eval.runner import (
     DEFAULT_MAX_IN_FLIGHT,
