@@ -38,6 +38,7 @@ GROUPS: Mapping[str, Group] = {
             "run": Command("osmosis_ai.cli.eval:run", "Run an evaluation, or go on with it."),
             "list": Command("osmosis_ai.cli.runs:list_all", "List the runs of a workspace."),
             "show": Command("osmosis_ai.cli.runs:show", "Show what a run has measured."),
+            "stop": Command("osmosis_ai.cli.stop:stop", "End a run that goes on elsewhere."),
         },
     ),
     "dataset": Group(

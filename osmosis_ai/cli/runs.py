@@ -83,7 +83,7 @@ def show(
 ) -> None:
     """Show what a run has measured so far, or list its rollouts."""
     mode: Mode = ctx.obj
-    found = find_run(run, evals_dir=_evals_dir(run))
+    found = find_run(run, evals_dir=evals_dir_for(run))
     if by is not None:
         _print_groups(found, by, limit=None if everything else limit, mode=mode)
         return
@@ -94,7 +94,7 @@ def show(
     _print_records(found, row=row, failed=failed, limit=None if everything else limit, mode=mode)
 
 
-def _evals_dir(run: str) -> Path:
+def evals_dir_for(run: str) -> Path:
     """Where names are looked up; a folder that is given by its path needs no workspace."""
     return Path() if (Path(run) / "run.json").is_file() else find_workspace(Path()) / EVALS_DIR
 

@@ -220,4 +220,4 @@ def test_the_shell_completes_commands() -> None:
         check=False,
         timeout=60,
     )
-    assert done.stdout.split() == ["run", "list", "show"]
+    assert done.stdout.split() == ["run", "list", "show", "stop"]
