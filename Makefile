@@ -13,8 +13,8 @@ demo = tools/environment demo newest constraints/core.txt -e '.[eval]'
 # Every branch of these is tested: `make test` fails where one is not.
 covered = osmosis_ai/*.py,osmosis_ai/rollout/**,osmosis_ai/eval/**
 
-# These run in the environments of the frameworks.
-elsewhere = osmosis_ai/rollout/integrations/agents/**
+# These run in the environments of the frameworks, and where the package `datasets` is installed.
+elsewhere = osmosis_ai/rollout/integrations/agents/**,osmosis_ai/eval/datasets_folder.py
 
 compile = bin/uv pip compile --quiet --upgrade --universal --no-annotate --no-header
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from osmosis_ai.errors import DatasetError
 from osmosis_ai.eval.row import Row, RowFault, RowFaults, digest_content, parse_row
@@ -103,18 +102,18 @@ def _short(digest: str) -> int:
 
 def _digest(path: Path) -> str:
     """Of a file, or of the tables in a folder: what lies beside them differs by the writing."""
-    if not path.is_dir():
-        return _digest_file(path).hexdigest()
+    if not is_datasets_folder(path):
+        return _digest_file(path).hex()
     whole = hashlib.sha256()
     for file in sorted(path.glob("*.arrow")):
-        whole.update(_digest_file(file).digest())
+        whole.update(_digest_file(file))
     return whole.hexdigest()
 
 
-def _digest_file(path: Path) -> Any:
+def _digest_file(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256")
+            return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
 
@@ -142,7 +141,7 @@ class _Repeats:
 
     @classmethod
     def for_file(cls, path: Path) -> _Repeats:
-        files = path.glob("*.arrow") if path.is_dir() else [path]
+        files = path.glob("*.arrow") if is_datasets_folder(path) else [path]
         size = sum(file.stat().st_size for file in files)
         return cls(bytearray(min(max(size // 16, 1024), 16 * 1024 * 1024)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def read_folder(path: Path) -> Iterator[RawRow]:
     yield from _rows(found)
 
 
-def read_name(name: str) -> Iterator[RawRow]:
+def read_name(name: str) -> Iterator[Mapping[str, Any]]:
     """Load `NAME:SPLIT` or `NAME:CONFIG:SPLIT`; raises DatasetError where it cannot be had."""
     parts = name.split(":")
     if not (2 <= len(parts) <= 3 and all(parts)):
@@ -45,7 +45,10 @@ def read_name(name: str) -> Iterator[RawRow]:
     except Exception as error:
         # The network's, the hub's, or that of a script we know nothing of.
         raise DatasetError(f"`datasets` cannot load {name!r}: {error}") from error
-    yield from _rows(found)
+    for index, raw in enumerate(_rows(found)):
+        if raw.fault is not None:
+            raise DatasetError(f"row {index} of {name!r} {raw.fault}")
+        yield raw.columns
 
 
 def _rows(dataset: Dataset) -> Iterator[RawRow]:

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 from osmosis_ai.errors import DatasetError
-from osmosis_ai.eval.tabular import RawRow
 
 SPOOL_DIR = Path(".osmosis") / "rows"
 """Where a workspace keeps them; what no run needs any more can be deleted."""
@@ -38,15 +37,10 @@ def spool_rows(rows: Iterable[Mapping[str, Any]], *, workspace: Path) -> Path:
 def spool_named(name: str, *, workspace: Path) -> Path:
     """Write the rows of `datasets:NAME:SPLIT`, and return the file."""
     # On use: the package is optional, and slow to import.
-    read_name = import_module("osmosis_ai.eval.datasets_folder").read_name
-    rows: Iterable[RawRow] = read_name(name.removeprefix(PREFIX))
-    return spool_rows((_columns(index, raw) for index, raw in enumerate(rows)), workspace=workspace)
-
-
-def _columns(index: int, raw: RawRow) -> Mapping[str, Any]:
-    if raw.fault is not None:
-        raise DatasetError(f"row {index}: {raw.fault}")
-    return raw.columns
+    return spool_rows(
+        import_module("osmosis_ai.eval.datasets_folder").read_name(name.removeprefix(PREFIX)),
+        workspace=workspace,
+    )
 
 
 def _spool(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from osmosis_ai.errors import DatasetError
 
@@ -49,8 +49,7 @@ def is_datasets_folder(path: Path) -> bool:
 def _reader(path: Path) -> Reader:
     if is_datasets_folder(path):
         # On use, as below.
-        read_folder: Reader = import_module("osmosis_ai.eval.datasets_folder").read_folder
-        return read_folder
+        return cast(Reader, import_module("osmosis_ai.eval.datasets_folder").read_folder)
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return _read_csv

@@ -6,12 +6,13 @@ import json
 import tracemalloc
 from collections.abc import Iterator
 from csv import DictWriter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from osmosis_ai.errors import ConfigError, DatasetError
+from osmosis_ai.errors import ConfigError, DatasetError, MissingExtraError
 from osmosis_ai.eval.dataset import find_dataset, load_dataset, load_rows
 from osmosis_ai.eval.row import Row, RowFault, digest_content
 from osmosis_ai.eval.selection import Selection, parse_selection, select_rows
@@ -383,6 +384,19 @@ def test_other_files_are_refused_by_their_ending(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text("[]")
     assert "is none of .csv, .jsonl, .parquet" in fault(path)
+
+
+@pytest.mark.skipif(find_spec("datasets") is not None, reason="the package is installed")
+def test_without_the_package_datasets_its_data_says_what_to_install(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    (folder / "state.json").write_text("{}")
+    (folder / "data-00000-of-00001.arrow").write_bytes(b"")
+    assert find_dataset("saved", workspace=tmp_path) == folder
+    with pytest.raises(MissingExtraError, match=r"osmosis-ai\[datasets\]"):
+        load_dataset(folder)
+    with pytest.raises(MissingExtraError, match=r"osmosis-ai\[datasets\]"):
+        find_dataset("datasets:a:train", workspace=tmp_path)
 
 
 def test_a_directory_is_no_data_set(tmp_path: Path) -> None:

@@ -56,3 +56,9 @@ def test_values_too_far_apart_for_their_difference_are_spread_too() -> None:
     assert found.std is None
     assert sum(part.count for part in found.histogram) == 18
     assert all(math.isfinite(part.low) and math.isfinite(part.high) for part in found.histogram)
+
+
+def test_a_deviation_beyond_every_number_is_none() -> None:
+    found = describe_distribution([1.2e154, -1.2e154] * 3)
+    assert found is not None
+    assert found.std is None

@@ -108,7 +108,14 @@ def test_equal_rewards_have_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "rows", [[[HUGE]] * 3, [[HUGE], [-HUGE]], [[HUGE, HUGE], [HUGE]], [[1e200], [-1e200], [3.0]]]
+    "rows",
+    [
+        [[HUGE]] * 3,
+        [[HUGE], [-HUGE]],
+        [[HUGE, HUGE], [HUGE]],
+        [[1e200], [-1e200], [3.0]],
+        [[1.2e154], [-1.2e154]] * 3,
+    ],
 )
 def test_rewards_too_large_for_their_squares_cost_the_error_alone(rows: list[list[float]]) -> None:
     """A finite reward is a result, and every number of a summary is JSON."""
