@@ -41,6 +41,12 @@ GROUPS: Mapping[str, Group] = {
             "stop": Command("osmosis_ai.cli.stop:stop", "End a run that goes on elsewhere."),
         },
     ),
+    "rollout": Group(
+        "Look at the rollouts of a workspace.",
+        {
+            "check": Command("osmosis_ai.cli.rollout:check", "Say what a rollout is and lacks."),
+        },
+    ),
     "dataset": Group(
         "Look at data sets before anything runs on them.",
         {

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.dataset import find_dataset, load_dataset, load_rows
 from osmosis_ai.eval.outcome import Outcome
+from osmosis_ai.eval.preflight import find_unmet
 from osmosis_ai.eval.run_folder import Run
 from osmosis_ai.eval.runner import EvalResult, Progress, choose_max_in_flight, run_eval
 from osmosis_ai.eval.selection import select_rows
@@ -92,6 +93,8 @@ async def evaluate(
     config.check_secrets(environ)
     if config.file.advanced:
         logger.warning("[advanced] is for hosted runs, and ignored here")
+    for unmet in find_unmet(config.rollout_dir):
+        logger.warning(unmet)
     model = config.model_spec(environ)
     dataset = load_dataset(_dataset_path(config, rows))
     limit = config.file.evaluation.limit
