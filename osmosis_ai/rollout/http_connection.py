@@ -29,7 +29,8 @@ _ORIGIN = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\x00-\x20\x7f/?#@:\[\]]+)(?::(?P<port>\d{1,5}))?"
 )
 _ORIGIN_END = re.compile(r"[/?#]")
-_TARGET = re.compile(r"[^\x00-\x20\x7f]*")
+_PLAIN_TARGET = re.compile(r"[!-~]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _KEPT_IN_TARGET = "/?%:@!$&'()*+,;=-._~"
 
 
@@ -64,11 +65,11 @@ def parse_url(url: str) -> Address:
     target = "/" if end is None else url[end.start() :].partition("#")[0]
     if not target.startswith("/"):
         target = "/" + target
-    if not _TARGET.fullmatch(target):
-        raise ValueError("a URL holds no spaces and no control characters")
-    return Address(
-        origin, host_header, target if target.isascii() else quote(target, safe=_KEPT_IN_TARGET)
-    )
+    if not _PLAIN_TARGET.fullmatch(target):
+        if _CONTROL.search(target):
+            raise ValueError("a URL holds no control characters")
+        target = quote(target, safe=_KEPT_IN_TARGET)
+    return Address(origin, host_header, target)
 
 
 # Remembered: a server posts to one controller, or to a few.

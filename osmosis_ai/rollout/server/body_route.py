@@ -37,14 +37,18 @@ class BodyRoute(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
         self._model: type[BaseModel] = get_type_hints(endpoint)["body"]
+        _build(self._model)
+        super().__init__(path, endpoint, **options)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Starlette's hook for a request that matches."""
-        if scope["method"] not in (self.methods or ()):
+        if scope["method"] in (self.methods or ()):
+            await self._answer(scope, receive, send)
+        else:
             await super().handle(scope, receive, send)
-            return
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         data = await _read(receive)
         if data is None:
             return
@@ -55,6 +59,16 @@ class BodyRoute(APIRoute):
         else:
             response = await self.endpoint(body)
         await response(scope, receive, send)
+
+
+def _build(model: type[BaseModel]) -> None:
+    """Build a model that was to be built on first use, which is now.
+
+    FastAPI puts off what it makes of such a model, and pydantic then warns of it.
+    """
+    if model.model_config.get("defer_build"):
+        model.model_config["defer_build"] = False
+        model.model_rebuild(force=True)
 
 
 async def _read(receive: Receive) -> bytes | None:

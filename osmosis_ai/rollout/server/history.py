@@ -38,21 +38,19 @@ class History:
         self._max_rollouts = max_rollouts
         self._clock = clock
         # No plain dict: finding its first entry takes ever longer where the first is removed.
-        self._ended: OrderedDict[str, Ended] = OrderedDict()
+        self.ended: OrderedDict[str, Ended] = OrderedDict()
 
     def add(self, job: Job) -> None:
         """Remember how a rollout ended."""
         ended = Ended(job.digest, job.mailbox, job.outcome, self._clock())
-        self._ended[job.request.id] = ended
-        self._ended.move_to_end(job.request.id)
-        while len(self._ended) > self._max_rollouts or self._is_old(
-            next(iter(self._ended.values()))
-        ):
-            self._ended.popitem(last=False)
+        self.ended[job.request.id] = ended
+        self.ended.move_to_end(job.request.id)
+        while len(self.ended) > self._max_rollouts or self._is_old(next(iter(self.ended.values()))):
+            self.ended.popitem(last=False)
 
     def get(self, rollout_id: str) -> Ended | None:
         """How a rollout ended, or None where nobody knows (any more)."""
-        ended = self._ended.get(rollout_id)
+        ended = self.ended.get(rollout_id)
         return None if ended is None or self._is_old(ended) else ended
 
     def _is_old(self, ended: Ended) -> bool:
