@@ -18,8 +18,9 @@ from osmosis_ai.rollout.driver.base import Deadline, ModelSpec, RolloutDriver, d
 from osmosis_ai.rollout.driver.flight import OnSample
 from osmosis_ai.rollout.driver.http import open_http_driver
 from osmosis_ai.rollout.driver.in_process import open_in_process_driver
+from osmosis_ai.rollout.driver.process import open_process_driver
 
-IN_PROCESS, HTTP = "in-process", "http"
+IN_PROCESS, PROCESS, HTTP = "in-process", "process", "http"
 
 
 @asynccontextmanager
@@ -39,9 +40,10 @@ async def open_driver(
     """The driver for an entrypoint, with its model answering, until the block ends.
 
     With a `server_url` that server runs the rollouts, and the entrypoint is not looked at. Else
-    its `backend` runs in this process. Modules of the entrypoint and of a scripted model can be
-    imported from `import_roots` meanwhile, and are forgotten afterwards. Raises ConfigError for
-    what cannot be used.
+    its `backend` runs in this process; where it has none, or `driver` is "process", its server is
+    started for this block. Modules of the entrypoint and of a scripted model can be imported from
+    `import_roots` meanwhile, and are forgotten afterwards. Raises ConfigError for what cannot be
+    used.
     """
     _check_choice(driver, server_url)
     with (
@@ -58,11 +60,21 @@ async def open_driver(
                 on_sample=on_sample,
                 deadline=deadline,
             )
-        else:
+        elif (backend := _find_backend(driver, entrypoint, import_roots)) is not None:
             opened = open_in_process_driver(
-                _load_backend(entrypoint, import_roots),
+                backend,
                 controller=controller,
                 project_path=project_path,
+                artifact_root=artifact_root,
+                on_sample=on_sample,
+                deadline=deadline,
+            )
+        else:
+            opened = open_process_driver(
+                entrypoint,
+                controller=controller,
+                project_path=project_path,
+                import_roots=import_roots,
                 artifact_root=artifact_root,
                 on_sample=on_sample,
                 deadline=deadline,
@@ -87,12 +99,14 @@ def load_model(model: ModelSpec) -> ModelClient:
 
 
 def _check_choice(driver: str | None, server_url: str | None) -> None:
-    if driver not in (None, IN_PROCESS, HTTP):
-        raise ConfigError(f"driver is {driver!r}; choose {IN_PROCESS!r} or {HTTP!r}", key="driver")
+    if driver not in (None, IN_PROCESS, PROCESS, HTTP):
+        raise ConfigError(
+            f"driver is {driver!r}; choose {IN_PROCESS!r}, {PROCESS!r} or {HTTP!r}", key="driver"
+        )
     if driver is not None and (driver == HTTP) != bool(server_url):
         raise ConfigError(
             f"driver {HTTP!r} and the URL of a running server go together; without either, the "
-            "rollouts run in this process",
+            "rollouts run in this process, or in one that is started for them",
             key="driver",
         )
 
@@ -102,11 +116,18 @@ def _retry(model: ModelSpec) -> RetryPolicy:
     return RetryPolicy(max_retries=0 if model.path.startswith(PREFIX) else model.max_retries)
 
 
-def _load_backend(entrypoint: Path, import_roots: Sequence[Path]) -> ExecutionBackend:
+def _find_backend(
+    driver: str | None, entrypoint: Path, import_roots: Sequence[Path]
+) -> ExecutionBackend | None:
+    """The entrypoint's backend; None where a process of its own is chosen, or left to choose."""
+    if driver == PROCESS:
+        return None
     module = load_entrypoint(entrypoint, import_roots)
     backend = getattr(module, "backend", None)
     if isinstance(backend, ExecutionBackend):
         return backend
+    if driver is None:
+        return None
     found = "has no `backend`"
     if backend is not None:
         found = f"has a `backend` that is a {type(backend).__name__}, not an ExecutionBackend"

@@ -98,7 +98,7 @@ class FlightDriver(RolloutDriver):
         if self._flights:
             await asyncio.wait(self._flights, timeout=self._stop_patience_sec)
 
-    def _go_down(self, error: OsmosisError) -> None:
+    def go_down(self, error: OsmosisError) -> None:
         """End all flights, and start none any more: no further rollout can succeed."""
         self._down = self._down or error
         self._slots.shut(self._down)

@@ -59,6 +59,7 @@ class HttpDriver(FlightDriver):
         deadline: Deadline = deadline_sec,
         stop_patience_sec: float = STOP_PATIENCE_SEC,
         retry: RetryPolicy = START_RETRIES,
+        kind: str = "http",
     ) -> None:
         super().__init__(
             controller, limit=limit, deadline=deadline, stop_patience_sec=stop_patience_sec
@@ -66,11 +67,12 @@ class HttpDriver(FlightDriver):
         self._server = server
         self._on_sample = on_sample
         self._retry = retry
+        self._kind = kind
 
     @property
     def description(self) -> str:
         """Which server."""
-        return f"http, {self._server.url}"
+        return f"{self._kind}, {self._server.url}"
 
     async def watch(self, *, every_sec: float) -> None:
         """Ask the server now and then whether it is there; return when it is not."""
@@ -83,7 +85,7 @@ class HttpDriver(FlightDriver):
             except BackendError as error:
                 misses += 1
                 logger.warning("%s (%d of %d)", error, misses, MISSES)
-        self._go_down(BackendError(f"the rollout server at {self._server.url} is gone"))
+        self.go_down(BackendError(f"the rollout server at {self._server.url} is gone"))
 
     async def _execute(self, flight: Flight) -> None:
         callbacks = flight.endpoint.expect_callbacks()
@@ -143,7 +145,7 @@ class HttpDriver(FlightDriver):
             pause_sec = self._retry.pause_sec(failures, retry_after=reply.retry_after)
         if pause_sec is None:
             error = BackendError(refusal)
-            self._go_down(error)
+            self.go_down(error)
             raise error
         return pause_sec
 
@@ -159,6 +161,7 @@ async def open_http_driver(
     stop_patience_sec: float = STOP_PATIENCE_SEC,
     retry: RetryPolicy = START_RETRIES,
     watch_sec: float = WATCH_SEC,
+    kind: str = "http",
 ) -> AsyncIterator[HttpDriver]:
     """The driver of a server that answers at `server_url`; raises BackendError where none does.
 
@@ -174,6 +177,7 @@ async def open_http_driver(
             deadline=deadline,
             stop_patience_sec=stop_patience_sec,
             retry=retry,
+            kind=kind,
         )
         watch = asyncio.create_task(driver.watch(every_sec=watch_sec))
         try:

@@ -114,6 +114,17 @@ async def test_a_scripted_model_is_not_tried_again(project: Path) -> None:
     assert outcome.usage.failed_calls == 1
 
 
+async def test_a_driver_may_be_asked_for_by_name(project: Path) -> None:
+    """A backend in the entrypoint does not decide it then."""
+    served = ENTRYPOINT + (
+        "\nfrom osmosis_ai.rollout.server import create_rollout_server\n"
+        "app = create_rollout_server(backend=backend)\n"
+    )
+    (project / "main.py").write_text(served)
+    async with opening(project, driver="process") as opened:
+        assert opened.description.startswith("process ")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -126,11 +137,23 @@ async def test_an_entrypoint_without_a_backend_is_told_what_to_write(
 ) -> None:
     (project / "main.py").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        async with opening(project):
+        async with opening(project, driver="in-process"):
             pass
     assert message in str(caught.value)
     assert "backend = LocalBackend(workflow=" in str(caught.value)
     assert caught.value.key == "entrypoint"
+
+
+async def test_an_entrypoint_without_a_backend_gets_a_process(project: Path) -> None:
+    served = ENTRYPOINT.replace("backend =", "mine =") + (
+        "\nfrom osmosis_ai.rollout.server import create_rollout_server\n"
+        "app = create_rollout_server(backend=mine)\n"
+    )
+    (project / "main.py").write_text(served)
+    async with opening(project) as opened:
+        assert opened.description.startswith("process ")
+        outcome = await opened.run(request())
+    assert outcome.result.sample.reward == 1.0
 
 
 async def test_an_unknown_driver_is_refused(project: Path) -> None:
