@@ -34,7 +34,7 @@ class Rewards:
     """The rewards that count, row after row, eight bytes each."""
 
     values: array[float] = field(default_factory=lambda: array("d"))
-    counts: array[int] = field(default_factory=lambda: array("q"))
+    counts: array[int] = field(default_factory=lambda: array("i"))
     """How many of the values each row has; rows without any are left out."""
 
     def add_row(self, rewards: Iterable[float]) -> None:

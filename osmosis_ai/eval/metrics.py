@@ -117,6 +117,8 @@ def summarize(
 def summarize_tally(table: Tally, *, rows: int, pass_threshold: float) -> Summary:
     """The same of records that were taken in already."""
     rewards, n = table.rewards(), table.n
+    # First, while little else is there: it sorts a copy.
+    distribution = describe_distribution(rewards.values)
     passes = rewards.passing(pass_threshold)
     by_row = [(int(sum(row)), len(row)) for row in passes.by_row()] if n > 1 else []
     ks = _powers_of_two(n)
@@ -134,7 +136,7 @@ def summarize_tally(table: Tally, *, rows: int, pass_threshold: float) -> Summar
         pass_rate=estimate_share(passes),
         pass_at_k=tuple(estimate_pass_at_k(by_row, k) for k in ks),
         pass_hat_k=tuple(estimate_pass_hat_k(by_row, k) for k in ks),
-        distribution=describe_distribution(rewards.values),
+        distribution=distribution,
         agreement=measure_agreement(rewards) if n > 1 else None,
         errors=tuple(_error_count(*one) for one in complaints[:SHOWN_ERRORS]),
         error_kinds=len(complaints),

@@ -52,7 +52,7 @@ class Tally:
     """Seconds; NaN where nobody measured."""
     _usage: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in USAGE))
     """A column for each field of usage; -1 for what was not seen."""
-    _complaints: array[int] = field(default_factory=lambda: array("l"))
+    _complaints: array[int] = field(default_factory=lambda: array("i"))
     """The place of what went wrong in `_complaint_places`; -1 where nothing did."""
     _complaint_places: dict[Complaint, int] = field(default_factory=dict)
 
@@ -91,9 +91,9 @@ class Tally:
         }
         return totals | {"over": sum(calls >= 0 for calls in self._usage[0])}
 
-    def durations(self) -> list[float]:
+    def durations(self) -> array[float]:
         """Seconds of the items that were measured."""
-        return [seconds for seconds in self._durations if not math.isnan(seconds)]
+        return array("d", (seconds for seconds in self._durations if not math.isnan(seconds)))
 
     def complaints(self) -> list[tuple[Complaint, int]]:
         """What went wrong and how often, the most frequent first."""
