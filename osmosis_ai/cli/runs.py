@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ from osmosis_ai.cli.results import (
     run_row,
     run_sections,
 )
+from osmosis_ai.cli.transcript import read_messages, transcript_sections
 from osmosis_ai.errors import RunError
 from osmosis_ai.eval.breakdown import measure_groups
 from osmosis_ai.eval.config import EVALS_DIR, find_workspace
@@ -65,7 +66,10 @@ def show(
     ctx: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="The name of a run, or its folder.")],
     row: Annotated[
-        int | None, typer.Option(min=0, help="List the rollouts of this row.", show_default=False)
+        int | None,
+        typer.Option(
+            min=0, help="Show the rollouts of this row, with what was said.", show_default=False
+        ),
     ] = None,
     failed: Annotated[
         bool, typer.Option("--failed", help="List the rollouts that failed or have no result.")
@@ -120,16 +124,25 @@ def _print_records(
     found = sorted(_choose(run, row=row, failed=failed), key=_place)
     shown = found[:limit]
     if row is not None and mode is Mode.RICH:
-        print_sections([record_section(record, run) for record in shown], mode=mode)
+        for record in shown:
+            told = transcript_sections(run.paths.rollouts / record.rollout_id)
+            print_sections([record_section(record, run), *told], mode=mode)
         return
     print_list(
-        [record_data(record, run) for record in shown],
+        [_data(record, run, with_messages=row is not None) for record in shown],
         [record_row(record) for record in shown],
         RECORD_COLUMNS,
         total=len(found),
         empty="No rollout failed.",
         mode=mode,
     )
+
+
+def _data(record: Record, run: Run, *, with_messages: bool) -> dict[str, Any]:
+    data = record_data(record, run)
+    if with_messages:
+        data["messages"] = read_messages(run.paths.rollouts / record.rollout_id)
+    return data
 
 
 def _choose(run: Run, *, row: int | None, failed: bool) -> Iterable[Record]:
