@@ -41,17 +41,18 @@ GROUPS: Mapping[str, Group] = {
             "stop": Command("osmosis_ai.cli.stop:stop", "End a run that goes on elsewhere."),
         },
     ),
-    "rollout": Group(
-        "Look at the rollouts of a workspace.",
-        {
-            "check": Command("osmosis_ai.cli.rollout:check", "Say what a rollout is and lacks."),
-        },
-    ),
     "dataset": Group(
         "Look at data sets before anything runs on them.",
         {
             "validate": Command("osmosis_ai.cli.dataset:validate", "Check a data set."),
             "preview": Command("osmosis_ai.cli.dataset:preview", "Show the first rows."),
+        },
+    ),
+    "rollout": Group(
+        "Serve and check the rollouts of a workspace.",
+        {
+            "serve": Command("osmosis_ai.cli.serve:serve", "Serve a rollout over HTTP."),
+            "check": Command("osmosis_ai.cli.rollout:check", "Say what a rollout is and lacks."),
         },
     ),
 }
