@@ -67,10 +67,13 @@ def read_rows(data: Path) -> Iterator[dict[str, str]]:
             }
 
 
-def evaluate(model: str, *, workspace: Path, data: Path) -> Path:
-    """Run one model's evaluation with the command line, and return its journal."""
+def evaluate(model: str, *flags: str, workspace: Path, data: Path) -> Path:
+    """Run one model's evaluation with the command line, and return its journal.
+
+    `flags` are those of `osmosis eval run`, such as `--driver process`.
+    """
     osmosis = Path(sys.executable).with_name("osmosis")
-    command = [str(osmosis), "eval", "run", str(workspace / f"configs/eval/{model}.toml")]
+    command = [str(osmosis), "eval", "run", str(workspace / f"configs/eval/{model}.toml"), *flags]
     environment = os.environ | {"GSM8K_DIR": str(data)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

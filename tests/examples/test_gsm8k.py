@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +23,7 @@ from examples.gsm8k.run import MODELS, count_passed, evaluate, find_data, make_w
 RUN = Path(__file__).parents[2] / "examples/gsm8k/run.py"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data() -> Path:
     """The data set and the recordings; .ci/run does not accept that they are absent."""
     found = find_data()
@@ -32,18 +37,73 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def test_every_model_passes_as_often_as_it_was_marked_correct(data: Path, tmp_path: Path):
+@pytest.fixture(scope="module")
+def measured(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The workspace in which the example has run, in this process, and what it printed."""
+    workspace = tmp_path_factory.mktemp("gsm8k")
     done = subprocess.run(
-        [sys.executable, RUN, tmp_path], capture_output=True, text=True, check=False, timeout=280
+        [sys.executable, RUN, workspace], capture_output=True, text=True, check=False, timeout=280
     )
     assert done.returncode == 0, done.stderr
+    return workspace, done.stdout
+
+
+def test_every_model_passes_as_often_as_it_was_marked_correct(
+    data: Path, measured: tuple[Path, str]
+):
+    workspace, printed = measured
     recorded = read_lines(data / "model_solutions.jsonl")
     marks = {model: [line[model]["is_correct"] for line in recorded] for model in MODELS}
-    assert done.stdout.splitlines() == [f"{name} {sum(m)}/1319" for name, m in marks.items()]
+    assert printed.splitlines() == [f"{name} {sum(m)}/1319" for name, m in marks.items()]
     for model in MODELS:
-        records = read_lines(tmp_path / f".osmosis/evals/{model}/records.jsonl")
+        records = read_lines(workspace / f".osmosis/evals/{model}/records.jsonl")
         rewards = {record["row"]: record["reward"] for record in records}
         assert [rewards[row] for row in range(1319)] == [float(mark) for mark in marks[model]]
+
+
+VARYING = ("rollout_id", "try", "duration_sec")
+
+
+def by_row(records: Path) -> dict[int, dict[str, Any]]:
+    """A journal's records without what differs from run to run."""
+    lines = read_lines(records)
+    return {
+        one["row"]: {key: value for key, value in one.items() if key not in VARYING}
+        for one in lines
+    }
+
+
+def test_every_driver_measures_the_same(data: Path, measured: tuple[Path, str]):
+    """In this process, in one started for the run, and on a server that runs already."""
+    workspace, _ = measured
+    runs = workspace / ".osmosis/evals"
+    with serving(workspace / "rollouts/gsm8k/main.py", data) as url:
+        for model in MODELS:
+            expected = by_row(runs / model / "records.jsonl")
+            assert len(expected) == 1319
+            for name, *flags in (("process", "--driver", "process"), ("http", "--server", url)):
+                run = f"{model}-{name}"
+                evaluate(model, *flags, "--name", run, workspace=workspace, data=data)
+                assert by_row(runs / run / "records.jsonl") == expected, name
+
+
+@contextmanager
+def serving(entrypoint: Path, data: Path) -> Iterator[str]:
+    """The example's own server, on a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = os.environ | {"_OSMOSIS_ROLLOUT_PORT": str(port), "GSM8K_DIR": str(data)}
+    command = [sys.executable, "-u", str(entrypoint)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        assert any("running on" in line for line in server.stderr)
+        reader = threading.Thread(target=server.stderr.read)
+        reader.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            reader.join()
 
 
 def test_ten_answers_made_wrong_are_ten_fewer(data: Path, tmp_path: Path):
