@@ -242,8 +242,8 @@ def _expire(limit: asyncio.Timeout) -> None:
 def _failure_from(answer: Answer, target: Target) -> _Failure:
     # Some servers answer with the headers they were sent, and this goes to a log.
     key = target.headers[len(PLAIN_HEADERS) :].partition(b"Bearer ")[2].strip()
-    said = answer.body.replace(key, b"<redacted>") if key else answer.body
-    said = said[:_SHOWN_BYTES].decode("utf-8", "replace")
+    body = answer.body.replace(key, b"<redacted>") if key else answer.body
+    said = body[:_SHOWN_BYTES].decode("utf-8", "replace")
     return _Failure(
         f"answered {answer.status} {said!r}",
         status_code=answer.status,
