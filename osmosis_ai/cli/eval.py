@@ -19,6 +19,7 @@ from osmosis_ai.cli.output import Fact, Section, console, print_operation, print
 from osmosis_ai.cli.problem import print_problem, print_warning
 from osmosis_ai.cli.progress import RunBar, making_way
 from osmosis_ai.cli.results import result_sections, rows_note, run_data, short_path
+from osmosis_ai.cli.secrets import secrets_set
 from osmosis_ai.errors import OsmosisError
 from osmosis_ai.eval.config import load_config
 from osmosis_ai.eval.evaluation import Observer, RunHeader, RunOptions, evaluate
@@ -74,6 +75,12 @@ def run(
         str | None,
         typer.Option(metavar="URL", help="A running rollout server.", show_default=False),
     ] = None,
+    secrets_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="NAME=value lines; - reads them from stdin.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Run an evaluation; the same command goes on with what is left of it."""
     mode: Mode = ctx.obj
@@ -88,7 +95,8 @@ def run(
         server_url=server,
     )
     loaded = load_config(config, overrides=overrides)
-    with _Watcher(mode) as watcher:
+    required = loaded.file.secrets.required
+    with secrets_set(required, file=secrets_file, mode=mode), _Watcher(mode) as watcher:
         result = run_interruptible(evaluate(loaded, options=options, observer=watcher))
     if result is None or watcher.run is None:
         raise typer.Exit(_print_stopped(watcher.run, mode))
