@@ -13,6 +13,7 @@ from typing import Annotated, Self
 import typer
 
 from osmosis_ai.cli.capture import captured_prints
+from osmosis_ai.cli.dry_run import print_plan
 from osmosis_ai.cli.interrupt import run_interruptible
 from osmosis_ai.cli.mode import Mode, Stopped
 from osmosis_ai.cli.output import Fact, Section, console, print_operation, print_sections
@@ -75,6 +76,9 @@ def run(
         str | None,
         typer.Option(metavar="URL", help="A running rollout server.", show_default=False),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")
+    ] = False,
     secrets_file: Annotated[
         str | None,
         typer.Option(
@@ -95,6 +99,9 @@ def run(
         server_url=server,
     )
     loaded = load_config(config, overrides=overrides)
+    if dry_run:
+        print_plan(loaded, rows=rows, mode=mode)
+        return
     required = loaded.file.secrets.required
     with secrets_set(required, file=secrets_file, mode=mode), _Watcher(mode) as watcher:
         result = run_interruptible(evaluate(loaded, options=options, observer=watcher))
