@@ -5,23 +5,32 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from osmosis_ai.rollout.server.delivery import Mailbox
 from osmosis_ai.rollout.server.job import Job, Outcome
+from osmosis_ai.rollout.types import RolloutStatus
 
 RETENTION_SEC = 900.0
 MAX_ROLLOUTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """One rollout that is over; its mailbox keeps what did not arrive."""
+class Ended(NamedTuple):
+    """One rollout that is over."""
 
     digest: bytes
-    mailbox: Mailbox
-    outcome: Outcome
     ended_at: float
+    status: str
+    reward: float | None
+    err_message: str | None
+    was_asked_for_grade: bool
+    mailbox: Mailbox | None
+    """What did not arrive; None where everything did."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the rollout ended."""
+        return Outcome(RolloutStatus(self.status), self.reward, self.err_message)
 
 
 class History:
@@ -37,21 +46,44 @@ class History:
         self._retention_sec = retention_sec
         self._max_rollouts = max_rollouts
         self._clock = clock
-        # No plain dict: finding its first entry takes ever longer where the first is removed.
-        self.ended: OrderedDict[str, Ended] = OrderedDict()
+        # No plain dict: finding its first entry takes ever longer where the first is removed. And
+        # plain tuples of plain values: the garbage collector looks at all else that is kept, and
+        # with thousands of rollouts in here that was a tenth of a server's time.
+        self._ended: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ended)
 
     def add(self, job: Job) -> None:
         """Remember how a rollout ended."""
-        ended = Ended(job.digest, job.mailbox, job.outcome, self._clock())
-        self.ended[job.request.id] = ended
-        self.ended.move_to_end(job.request.id)
-        while len(self.ended) > self._max_rollouts or self._is_old(next(iter(self.ended.values()))):
-            self.ended.popitem(last=False)
+        status, reward, err_message = job.outcome
+        mailbox = job.mailbox
+        ended = Ended(
+            job.digest,
+            self._clock(),
+            status.value,
+            reward,
+            err_message,
+            mailbox.grader is not None,
+            mailbox if any(letter.body is not None for letter in mailbox) else None,
+        )
+        self.put(job.request.id, ended)
+        self._ended.move_to_end(job.request.id)
+        while len(self._ended) > self._max_rollouts or self._is_old(self._oldest()):
+            self._ended.popitem(last=False)
+
+    def put(self, rollout_id: str, ended: Ended) -> None:
+        """Correct what is remembered of a rollout."""
+        self._ended[rollout_id] = tuple(ended)
 
     def get(self, rollout_id: str) -> Ended | None:
         """How a rollout ended, or None where nobody knows (any more)."""
-        ended = self.ended.get(rollout_id)
+        entry = self._ended.get(rollout_id)
+        ended = None if entry is None else Ended(*entry)
         return None if ended is None or self._is_old(ended) else ended
+
+    def _oldest(self) -> Ended:
+        return Ended(*next(iter(self._ended.values())))
 
     def _is_old(self, ended: Ended) -> bool:
         return self._clock() - ended.ended_at > self._retention_sec

@@ -73,7 +73,7 @@ class Jobs:
         digest = _digest(request)
         known = self._live.get(request.id) or self._history.get(request.id)
         if known is not None:
-            return self._admit_again(known, digest, mailbox)
+            return self._admit_again(known, digest=digest, newer=mailbox)
         if self.is_draining:
             return Admission.DRAINING
         if not self._backend.has_capacity():
@@ -139,16 +139,30 @@ class Jobs:
         while self._tasks and (left := deadline - clock()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
 
-    def _admit_again(self, known: Job | Ended, digest: bytes, newer: Mailbox) -> Admission:
+    def _admit_again(self, known: Job | Ended, *, digest: bytes, newer: Mailbox) -> Admission:
+        """Send what did not arrive of a known rollout to where it is wanted now."""
         if known.digest != digest:
             return Admission.CONFLICT
-        mailbox = known.mailbox
-        mailbox.readdress(newer)
-        if isinstance(known, Ended) and mailbox.grader is not None and not mailbox.is_complete:
-            mailbox.grader.give(encode_grade(mailbox.rollout_id, ungraded(NOT_ASKED_FOR)))
+        if isinstance(known, Ended):
+            mailbox = self._reopen(known, newer)
+        else:
+            mailbox = known.mailbox
+            mailbox.readdress(newer)
         if any(letter.is_stranded for letter in mailbox):
             self._spawn(self._delivery.deliver_stranded(mailbox))
         return Admission.ACCEPTED
+
+    def _reopen(self, ended: Ended, newer: Mailbox) -> Mailbox:
+        """The mailbox of a rollout that is over; it says no to who asks for a grade only now."""
+        mailbox = newer
+        if ended.mailbox is not None:
+            mailbox = ended.mailbox
+            mailbox.readdress(newer)
+        if mailbox.grader is not None and not ended.was_asked_for_grade:
+            mailbox.grader.give(encode_grade(mailbox.rollout_id, ungraded(NOT_ASKED_FOR)))
+            ended = ended._replace(was_asked_for_grade=True, mailbox=mailbox)
+            self._history.put(mailbox.rollout_id, ended)
+        return mailbox
 
     def _spawn(self, work: Coroutine[Any, Any, None], job: Job | None = None) -> None:
         task = asyncio.get_running_loop().create_task(work)
