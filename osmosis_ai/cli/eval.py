@@ -70,7 +70,10 @@ def run(
         ),
     ] = None,
     driver: Annotated[
-        str | None, typer.Option(help="How rollouts are reached: in-process.", show_default=False)
+        str | None,
+        typer.Option(
+            help="How rollouts are reached: in-process, process or http.", show_default=False
+        ),
     ] = None,
     server: Annotated[
         str | None,

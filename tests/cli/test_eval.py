@@ -280,7 +280,7 @@ def test_an_entrypoint_that_fails_shows_its_own_traceback(
     assert message in err
     assert "osmosis_ai" not in err.partition("Error: ")[0]
     (workspace / "rollouts/demo/main.py").write_text("backend = None\n")
-    assert main(["eval", "run", CONFIG_PATH, "--json"]) == 1
+    assert main(["eval", "run", CONFIG_PATH, "--driver", "in-process", "--json"]) == 1
     error = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
     assert (error["code"], error["details"]) == ("VALIDATION", {"key": "entrypoint"})
 
