@@ -1,123 +1,126 @@
-"""Each answer of a rollout reaches its controller, or the log says which one did not and why."""
+"""Each answer of a rollout reaches its controller, or the log says which one did not and why.
+
+With a journal an answer is written down, and then a postman of its mailbox posts it for as long as
+it takes; without one it is posted while the rollout waits.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import logging
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
 
-from osmosis_ai.errors import ProtocolError
-from osmosis_ai.rollout.http import ControllerAuth, HttpClient, Target, header_lines
-from osmosis_ai.rollout.protocol import RolloutInitRequest
-from osmosis_ai.rollout.trajectory.report import TrajectoryReport, report_from_response
+from osmosis_ai.errors import ProtocolError, RunError
+from osmosis_ai.rollout.http import RETRIED_STATUSES, HttpClient
+from osmosis_ai.rollout.server.journal import Answer, AnswerState, Journal, idempotency_key
+from osmosis_ai.rollout.server.mailbox import Letter, Mailbox
+from osmosis_ai.rollout.trajectory.report import report_from_response
+from osmosis_ai.rollout.trajectory.save import add_report
 
 logger = logging.getLogger(__name__)
 
-# What may stand in a header as it is; any other id is named by its digest.
-_PLAIN_ID = re.compile(r"[A-Za-z0-9._~-]{1,200}")
-
-
-@dataclass(slots=True)
-class Letter:
-    """One answer, from the request for it to its arrival."""
-
-    kind: Literal["completion", "grader"]
-    target: Target
-    is_given: bool = False
-    is_under_way: bool = False
-    body: bytes | None = field(default=None, repr=False)
-    """What is to arrive; None before it is given and when it has arrived."""
-
-    def give(self, body: bytes) -> None:
-        """Put the answer in."""
-        self.is_given = True
-        self.body = body
-
-    @property
-    def is_stranded(self) -> bool:
-        """Whether it was given, did not arrive and is not on its way."""
-        return self.body is not None and not self.is_under_way
-
-
-@dataclass(slots=True)
-class Mailbox:
-    """The answers one controller is owed for one rollout."""
-
-    rollout_id: str
-    completion: Letter
-    grader: Letter | None = None
-    report: TrajectoryReport | None = field(default=None, repr=False)
-    """The newest report that came with an acknowledgement."""
-
-    def __iter__(self) -> Iterator[Letter]:
-        """The letters, in the order they are given."""
-        yield self.completion
-        if self.grader is not None:
-            yield self.grader
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every answer has been given, arrived or not."""
-        return all(letter.is_given for letter in self)
-
-    def readdress(self, newer: Mailbox) -> None:
-        """Send what has not arrived to where a newer request wants it."""
-        self.completion.target.move(newer.completion.target)
-        if self.grader is None:
-            self.grader = newer.grader
-        elif newer.grader is not None:
-            self.grader.target.move(newer.grader.target)
-
-
-def mailbox_for(rollout_id: str, body: RolloutInitRequest) -> Mailbox:
-    """The answers a request asks for; ValueError where a URL or the key cannot be used."""
-    headers = header_lines(ControllerAuth(body.controller_api_key))
-    completion = Target(body.completion_callback_url, headers=headers)
-    mailbox = Mailbox(rollout_id, Letter("completion", completion))
-    if body.grader_callback_url is not None:
-        mailbox.grader = Letter("grader", Target(body.grader_callback_url, headers=headers))
-    return mailbox
-
-
-def idempotency_key(rollout_id: str, letter: Letter) -> str:
-    """The same for every post of one answer, so that a controller can tell a repeated one."""
-    if not _PLAIN_ID.fullmatch(rollout_id):
-        rollout_id = hashlib.sha256(rollout_id.encode()).hexdigest()
-    return f"{rollout_id}/{letter.kind}"
+WINDOW_SEC = 3600.0
+"""How long an answer that is on disk is posted again and again."""
 
 
 class Delivery:
     """Posts answers to controllers."""
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, *, window_sec: float = WINDOW_SEC) -> None:
+        self.journal: Journal | None = None
+        """Where answers are written down; given to it by a server that begins."""
         self._client = client
+        self._window_sec = window_sec
+        self._busy: dict[str, Mailbox] = {}
 
     async def deliver(self, mailbox: Mailbox, letter: Letter, body: bytes) -> None:
-        """Post one answer until it has arrived or cannot; never raises.
+        """Take one answer; never raises.
 
-        An answer that did not arrive stays in its letter.
+        Returns when it is on disk; without a journal, when it has arrived or cannot. An answer that
+        did not arrive stays in its letter.
         """
         letter.give(body)
-        await self._post(mailbox, letter, body)
+        await self.deliver_stranded(mailbox)
 
     async def deliver_stranded(self, mailbox: Mailbox) -> None:
         """Post again what did not arrive."""
-        for letter in mailbox:
-            if letter.body is not None and not letter.is_under_way:
-                await self._post(mailbox, letter, letter.body)
+        if self.journal is None:
+            for letter in mailbox.stranded:
+                await self._post(mailbox, letter)
+        elif await self._write_down(self.journal, mailbox):
+            self.hand_over(mailbox)
+        else:
+            self.hand_over(mailbox)
+            if mailbox.postman is not None:
+                await asyncio.wait([mailbox.postman])
+
+    def hand_over(self, mailbox: Mailbox) -> None:
+        """Have a mailbox's postman post what is not on its way."""
+        for letter in mailbox.stranded:
+            letter.is_waiting = True
+        if mailbox.postman is None and any(letter.is_waiting for letter in mailbox):
+            self._busy[mailbox.rollout_id] = mailbox
+            mailbox.postman = asyncio.get_running_loop().create_task(self._go_round(mailbox))
+
+    def mailbox(self, rollout_id: str) -> Mailbox | None:
+        """The mailbox of a rollout whose postman is on his way."""
+        return self._busy.get(rollout_id)
+
+    @property
+    def undelivered(self) -> int:
+        """How many rollouts have answers on the way."""
+        return len(self._busy)
+
+    async def drain(self, limit_sec: float) -> None:
+        """Give the postmen some more time; what they do not bring stays in the journal."""
+        if tasks := self._postmen():
+            await asyncio.wait(tasks, timeout=limit_sec)
+        if tasks := self._postmen():
+            logger.warning(
+                "%d rollouts have answers that did not arrive yet; the journal keeps them for the "
+                "next server",
+                len(tasks),
+            )
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    async def _post(self, mailbox: Mailbox, letter: Letter, body: bytes) -> None:
-        letter.is_under_way = True
+    def _postmen(self) -> list[asyncio.Task[None]]:
+        return [box.postman for box in self._busy.values() if box.postman is not None]
+
+    async def _write_down(self, journal: Journal, mailbox: Mailbox) -> bool:
+        answers = [
+            Answer(mailbox.rollout_id, letter.kind, letter.body)
+            for letter in mailbox.stranded
+            if letter.body is not None
+        ]
+        try:
+            await journal.answer(*answers)
+        except RunError as exc:
+            logger.error("rollout %s: it is posted unwritten: %s", mailbox.rollout_id, exc)
+            return False
+        return True
+
+    async def _go_round(self, mailbox: Mailbox) -> None:
+        try:
+            while waiting := [letter for letter in mailbox if letter.is_waiting]:
+                await self._post(mailbox, waiting[0])
+        finally:
+            mailbox.postman = None
+            del self._busy[mailbox.rollout_id]
+
+    async def _post(self, mailbox: Mailbox, letter: Letter) -> None:
+        assert letter.body is not None, "what has arrived is not posted again"
+        letter.is_waiting, letter.is_under_way = False, True
         try:
             acknowledgement = await self._client.post(
-                letter.target, body, idempotency_key=idempotency_key(mailbox.rollout_id, letter)
+                letter.target,
+                letter.body,
+                idempotency_key=idempotency_key(mailbox.rollout_id, letter.kind),
+                window_sec=None if self.journal is None else self._window_sec,
             )
         except ProtocolError as exc:
             logger.error(
@@ -126,10 +129,28 @@ class Delivery:
                 letter.kind,
                 exc,
             )
+            self._settle(mailbox, letter, _state_after(exc))
             return
         finally:
             letter.is_under_way = False
         letter.body = None
+        self._settle(mailbox, letter, AnswerState.DELIVERED)
+        self._keep_report(mailbox, acknowledgement)
+
+    def _settle(self, mailbox: Mailbox, letter: Letter, state: AnswerState) -> None:
+        if self.journal is not None:
+            self.journal.settle(mailbox.rollout_id, letter.kind, state)
+
+    def _keep_report(self, mailbox: Mailbox, acknowledgement: bytes) -> None:
         report = report_from_response(acknowledgement, rollout_id=mailbox.rollout_id)
-        if report is not None:
+        if report is None:
+            return
+        if mailbox.is_archived:
+            add_report(mailbox.rollout_id, report)
+        else:
             mailbox.report = report
+
+
+def _state_after(error: ProtocolError) -> AnswerState:
+    refused = error.status_code is not None and error.status_code not in RETRIED_STATUSES
+    return AnswerState.REFUSED if refused else AnswerState.EXPIRED

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from osmosis_ai.rollout.server.delivery import Mailbox
-from osmosis_ai.rollout.server.job import Outcome
+from osmosis_ai.rollout.server.recipient import Ended
 
 RETENTION_SEC = 900.0
 MAX_ROLLOUTS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """One rollout that is over; its mailbox keeps what did not arrive."""
-
-    digest: bytes
-    mailbox: Mailbox
-    outcome: Outcome
 
 
 class History:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import queue
+import re
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from osmosis_ai.errors import RunError
 
@@ -37,12 +39,17 @@ KEEP_ROLLOUTS_SEC = 24 * 3600.0
 WIPE_AFTER_IDLE_SEC = 1.0
 """Idle time after which erased keys are wiped from the write-ahead log too."""
 
+# What may stand in a header as it is; any other id is named by its digest.
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._~-]{1,200}")
+
 
 class AnswerKind(StrEnum):
     """Which answer of a rollout."""
 
     COMPLETION = "completion"
     GRADER = "grader"
+    RESULT = "result"
+    """Both in one, for whoever polls."""
 
 
 class AnswerState(StrEnum):
@@ -65,11 +72,16 @@ class Accepted:
     grader_url: str | None = None
     callback_key: str | None = field(default=None, repr=False)
     accepted_at: float = field(default_factory=time.time)
+    lease_token: str | None = field(default=None, repr=False)
+    """What opens the result of a rollout that is polled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer as it is posted: the same bytes and key however often."""
+    """One answer as it is posted: the same bytes and key however often.
+
+    A body that is empty is no longer kept.
+    """
 
     rollout_id: str
     kind: AnswerKind
@@ -90,6 +102,18 @@ class Entry:
         """The answers still to be delivered, in order."""
         return tuple(answer for answer in self.answers if answer.state is AnswerState.OWED)
 
+    @property
+    def missing(self) -> tuple[AnswerKind, ...]:
+        """The answers that were promised and never made, in order."""
+        if self.accepted.completion_url is None:
+            promised = [AnswerKind.RESULT]
+        elif self.accepted.grader_url is None:
+            promised = [AnswerKind.COMPLETION]
+        else:
+            promised = [AnswerKind.COMPLETION, AnswerKind.GRADER]
+        made = {answer.kind for answer in self.answers}
+        return tuple(kind for kind in promised if kind not in made)
+
 
 class Journal:
     """One journal file, held under a lock until it is closed."""
@@ -98,8 +122,8 @@ class Journal:
         self.path = path
         self._lock = lock
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
-        with closing(_connect(path)) as connection:
-            connection.executescript(_SCHEMA)
+        self._reader = _connect(path)
+        self._reader.executescript(_SCHEMA)
         self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
         self._thread.start()
 
@@ -111,15 +135,26 @@ class Journal:
         """Write answers down; returns when they are on disk. The first of a kind stays."""
         await self._commit([(_ANSWER, _answer_row(answer)) for answer in answers])
 
-    async def redirect(self, accepted: Accepted) -> None:
-        """Send every answer of a rollout to newer callback URLs, given-up ones too."""
+    async def redirect(self, accepted: Accepted, *, again: bool = True) -> None:
+        """Send a rollout's answers to newer callback URLs.
+
+        All of them are owed `again`, or only those that were given up.
+        """
         where = (accepted.completion_url, accepted.grader_url, accepted.callback_key)
         await self._commit(
             [
                 (_REDIRECT, (*where, accepted.rollout_id)),
-                (_OWE_AGAIN, (accepted.rollout_id,)),
+                (_OWE_AGAIN if again else _OWE_LOST, (accepted.rollout_id,)),
             ]
         )
+
+    async def adopt(self, entries: Iterable[Entry]) -> None:
+        """Take over what other journals know; what this one knows already stays."""
+        statements: list[_Statement] = []
+        for entry in entries:
+            statements.append((_ADOPT, _accepted_row(entry.accepted)))
+            statements.extend((_ANSWER, _answer_row(answer)) for answer in entry.answers)
+        await self._commit(statements)
 
     def settle(self, rollout_id: str, kind: AnswerKind, state: AnswerState) -> None:
         """Note that an answer needs no further post.
@@ -137,19 +172,29 @@ class Journal:
 
     def entries(self) -> list[Entry]:
         """Everything the journal knows, oldest rollout first."""
-        with closing(_connect(self.path)) as connection:
-            return _read_entries(connection)
+        return _read_entries(self._reader)
+
+    def find(self, rollout_id: str) -> Entry | None:
+        """What the journal knows of one rollout."""
+        entries = _read_entries(self._reader, rollout_id)
+        return entries[0] if entries else None
 
     async def flush(self) -> None:
         """Return when everything asked for so far is on disk."""
         await self._commit([])
 
-    def close(self) -> None:
-        """Write what is left, wipe what is settled off the disk and give up the lock."""
+    def close(self, *, remove: bool = False) -> None:
+        """Write what is left, wipe what is settled off the disk and give up the lock.
+
+        With `remove` the files go too, before anyone else can take the lock.
+        """
         if not self._thread.is_alive():
             return
         self._writes.put(None)
         self._thread.join()
+        self._reader.close()
+        if remove:
+            remove_journal(self.path)
         os.close(self._lock)
 
     async def _commit(self, statements: Sequence[_Statement]) -> None:
@@ -178,17 +223,34 @@ class Journal:
         return batch
 
 
+J = TypeVar("J", bound=Journal)
+
+
 def open_journal(path: Path) -> Journal:
-    """Open or create a journal and lock it; RunError where another server holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
+    """Open or create a journal and lock it, as `lock_journal` does."""
+    return lock_journal(path, Journal)
+
+
+def lock_journal(path: Path, journal_class: type[J]) -> J:
+    """Open or create a journal and lock it.
+
+    Raises RunError where another server holds it, and where it cannot be opened or is no journal.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as exc:
+        raise RunError(f"the journal {path} cannot be opened: {exc}") from exc
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        return journal_class(path, lock)
     except BlockingIOError as exc:
         os.close(lock)
         raise RunError(f"the journal {path} belongs to a server that is running") from exc
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    return Journal(path, lock)
+    except (OSError, sqlite3.Error) as exc:
+        os.close(lock)
+        raise RunError(f"the journal {path} cannot be opened: {exc}") from exc
 
 
 def abandoned_journals(folder: Path, *, max_age_sec: float) -> list[Path]:
@@ -216,13 +278,15 @@ def is_locked(path: Path) -> bool:
 
 def idempotency_key(rollout_id: str, kind: AnswerKind) -> str:
     """The key under which an answer is posted: the same for every post of it."""
-    return f"{rollout_id}:{kind}"
+    if not _PLAIN_ID.fullmatch(rollout_id):
+        rollout_id = hashlib.sha256(rollout_id.encode()).hexdigest()
+    return f"{rollout_id}/{kind}"
 
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rollout (
   id TEXT PRIMARY KEY, digest TEXT NOT NULL, completion_url TEXT, grader_url TEXT,
-  callback_key TEXT, accepted_at REAL NOT NULL
+  callback_key TEXT, accepted_at REAL NOT NULL, lease_token TEXT
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS answer (
   rollout_id TEXT NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL, state TEXT NOT NULL,
@@ -231,20 +295,34 @@ CREATE TABLE IF NOT EXISTS answer (
 CREATE INDEX IF NOT EXISTS owed ON answer (state) WHERE state = 'owed';
 """
 
-_ACCEPT = "INSERT OR REPLACE INTO rollout VALUES (?, ?, ?, ?, ?, ?)"
+_ACCEPT = "INSERT OR REPLACE INTO rollout VALUES (?, ?, ?, ?, ?, ?, ?)"
+_ADOPT = "INSERT OR IGNORE INTO rollout VALUES (?, ?, ?, ?, ?, ?, ?)"
 _ANSWER = "INSERT OR IGNORE INTO answer VALUES (?, ?, ?, ?, ?)"
-_REDIRECT = "UPDATE rollout SET completion_url = ?, grader_url = ?, callback_key = ? WHERE id = ?"
+_REDIRECT = """
+UPDATE rollout SET completion_url = ?, grader_url = coalesce(?, grader_url), callback_key = ?
+  WHERE id = ?
+"""
 _OWE_AGAIN = "UPDATE answer SET state = 'owed' WHERE rollout_id = ? AND state <> 'dropped'"
+_OWE_LOST = """
+UPDATE answer SET state = 'owed' WHERE rollout_id = ? AND state IN ('refused', 'expired')
+"""
 _SETTLE = "UPDATE answer SET state = ? WHERE rollout_id = ? AND kind = ?"
 _FORGET_KEY = """
 UPDATE rollout SET callback_key = NULL WHERE id = ?
   AND (SELECT count(*) FROM answer WHERE rollout_id = id AND state IN ('delivered', 'dropped'))
     >= 1 + (grader_url IS NOT NULL)
 """
-_PRUNE_BODIES = "DELETE FROM answer WHERE state IN ('delivered', 'dropped') AND made_at < ?"
+_PRUNE_BODIES = """
+UPDATE answer SET body = x'' WHERE state IN ('delivered', 'dropped') AND made_at < ? AND body <> x''
+"""
+# A rollout without answers is running, however old it is.
 _PRUNE_ROLLOUTS = """
-DELETE FROM rollout WHERE accepted_at < ? AND callback_key IS NULL
-  AND NOT EXISTS (SELECT 1 FROM answer WHERE rollout_id = id)
+DELETE FROM rollout WHERE accepted_at < ?
+  AND EXISTS (SELECT 1 FROM answer WHERE rollout_id = id)
+  AND NOT EXISTS (SELECT 1 FROM answer WHERE rollout_id = id AND state = 'owed')
+"""
+_PRUNE_ANSWERS = """
+DELETE FROM answer WHERE made_at < ? AND NOT EXISTS (SELECT 1 FROM rollout WHERE id = rollout_id)
 """
 
 
@@ -310,6 +388,7 @@ def _wipe(connection: sqlite3.Connection) -> None:
     with suppress(sqlite3.OperationalError):  # a full disk, or a reader: the next wipe does it
         connection.execute(_PRUNE_BODIES, (now - KEEP_BODIES_SEC,))
         connection.execute(_PRUNE_ROLLOUTS, (now - KEEP_ROLLOUTS_SEC,))
+        connection.execute(_PRUNE_ANSWERS, (now - KEEP_BODIES_SEC,))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
@@ -321,6 +400,7 @@ def _accepted_row(accepted: Accepted) -> tuple[Any, ...]:
         accepted.grader_url,
         accepted.callback_key,
         accepted.accepted_at,
+        accepted.lease_token,
     )
 
 
@@ -328,17 +408,22 @@ def _answer_row(answer: Answer) -> tuple[Any, ...]:
     return (answer.rollout_id, answer.kind, answer.body, answer.state, answer.made_at)
 
 
-def _read_entries(connection: sqlite3.Connection) -> list[Entry]:
+def _read_entries(connection: sqlite3.Connection, rollout_id: str | None = None) -> list[Entry]:
+    where, which = ("", ()) if rollout_id is None else (" WHERE {} = ?", (rollout_id,))
     answers: dict[str, list[Answer]] = {}
     # By kind: a completion goes before its grader's answer.
-    for rollout_id, kind, body, state, made_at in connection.execute(
-        "SELECT rollout_id, kind, body, state, made_at FROM answer ORDER BY kind"
+    for owner, kind, body, state, made_at in connection.execute(
+        "SELECT rollout_id, kind, body, state, made_at FROM answer"
+        f"{where.format('rollout_id')} ORDER BY kind",
+        which,
     ):
-        answer = Answer(rollout_id, AnswerKind(kind), body, AnswerState(state), made_at)
-        answers.setdefault(rollout_id, []).append(answer)
+        answer = Answer(owner, AnswerKind(kind), body, AnswerState(state), made_at)
+        answers.setdefault(owner, []).append(answer)
     return [
         Entry(Accepted(*row), tuple(answers.get(row[0], ())))
-        for row in connection.execute("SELECT * FROM rollout ORDER BY accepted_at, id")
+        for row in connection.execute(
+            f"SELECT * FROM rollout{where.format('id')} ORDER BY accepted_at, id", which
+        )
     ]
 
 

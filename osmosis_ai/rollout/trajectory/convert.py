@@ -51,9 +51,6 @@ def convert_sample_to_trajectory(
     steps = steps_from_messages(_plain_messages(sample) if messages is None else messages)
     if not steps:
         raise ValueError("there are no messages, and an ATIF document has at least one step")
-    report = report or SampleReport()
-    unmatched = _merge_calls(steps, report.llm_call_metrics)
-    model_name = report.model_name or default_model_name
     block = {
         "rollout_id": rollout_id,
         "label": request_label if sample.label is None else sample.label,
@@ -62,20 +59,49 @@ def convert_sample_to_trajectory(
         "sample_extra_fields": sample.extra_fields,
         "request_metadata": request_metadata,
         "request_extra_fields": request_extra_fields,
+    }
+    trajectory = Trajectory(
+        schema_version=SCHEMA_VERSION,
+        session_id=rollout_id,
+        trajectory_id=rollout_id,
+        agent=Agent(name=AGENT_NAME, version=__version__),
+        steps=steps,
+        final_metrics=FinalMetrics(),
+        extra={"osmosis": {key: value for key, value in block.items() if _says_something(value)}},
+    )
+    merge_report(
+        trajectory,
+        report,
+        default_model_name=default_model_name,
+        unmatched_sample_reports=unmatched_sample_reports,
+    )
+    return trajectory
+
+
+def merge_report(
+    trajectory: Trajectory,
+    report: SampleReport | None,
+    *,
+    default_model_name: str | None = None,
+    unmatched_sample_reports: Mapping[str, SampleReport] | None = None,
+) -> None:
+    """Put the controller's numbers into a document, over those it has."""
+    report = report or SampleReport()
+    steps = trajectory["steps"]
+    unmatched = _merge_calls(steps, report.llm_call_metrics)
+    model_name = report.model_name or default_model_name
+    if model_name is not None:
+        trajectory["agent"]["model_name"] = model_name
+    said = {
         "unmatched_llm_call_metrics": [_dump(call) for call in unmatched],
         "unmatched_sample_reports": {
             key: _dump(one) for key, one in (unmatched_sample_reports or {}).items()
         },
     }
-    return Trajectory(
-        schema_version=SCHEMA_VERSION,
-        session_id=rollout_id,
-        trajectory_id=rollout_id,
-        agent=_agent(model_name),
-        steps=steps,
-        final_metrics=_final_metrics(steps, unmatched, report),
-        extra={"osmosis": {key: value for key, value in block.items() if _says_something(value)}},
+    trajectory["extra"]["osmosis"].update(
+        {key: value for key, value in said.items() if _says_something(value)}
     )
+    trajectory["final_metrics"] = _final_metrics(steps, unmatched, report)
 
 
 def _plain_messages(sample: RolloutSample) -> list[Message]:
@@ -87,13 +113,6 @@ def _plain_messages(sample: RolloutSample) -> list[Message]:
 
 def _says_something(value: Any) -> bool:
     return value is not None and value != {} and value != []
-
-
-def _agent(model_name: str | None) -> Agent:
-    agent = Agent(name=AGENT_NAME, version=__version__)
-    if model_name is not None:
-        agent["model_name"] = model_name
-    return agent
 
 
 def _dump(model: LlmCallMetrics | SampleReport) -> dict[str, Any]:

@@ -229,7 +229,13 @@ def test_abandoned_journals_are_found_up_to_an_age(tmp_path: Path) -> None:
 
 def test_a_key_is_stable_and_different_for_each_answer() -> None:
     keys = {journals.idempotency_key("r1", kind) for kind in AnswerKind}
-    assert keys == {"r1:completion", "r1:grader"}
+    assert keys == {"r1/completion", "r1/grader", "r1/result"}
+
+
+def test_an_id_that_no_header_can_hold_is_named_by_its_digest() -> None:
+    key = journals.idempotency_key("r\u00f6llout 1", AnswerKind.GRADER)
+    assert len(key) == len("/grader") + 64
+    assert key.isascii()
 
 
 def test_secrets_do_not_show_in_a_repr() -> None:

@@ -1,0 +1,145 @@
+"""A server begins with what earlier ones owed: it delivers that, and runs none of it again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from osmosis_ai.errors import RunError
+from osmosis_ai.rollout.protocol import encode_completion, encode_grade, encode_result
+from osmosis_ai.rollout.server.delivery import Delivery
+from osmosis_ai.rollout.server.journal import (
+    Answer,
+    AnswerKind,
+    AnswerState,
+    Entry,
+    Journal,
+    abandoned_journals,
+    open_journal,
+)
+from osmosis_ai.rollout.server.lease import Lease
+from osmosis_ai.rollout.server.mailbox import Mailbox, mailbox_for
+from osmosis_ai.rollout.server.recipient import Callbacks, Ended, Outcome, ungraded
+from osmosis_ai.rollout.types import ExecutionResult, RolloutStatus
+
+logger = logging.getLogger(__name__)
+
+MAX_AGE_SEC = 24 * 3600.0
+"""How old a journal may be that nobody holds, for a server to take it over."""
+
+SERVER_RESTARTED = "server_restarted"
+"""Why there is no result of a rollout that its server did not survive."""
+
+
+def open_new_journal(folder: Path) -> Journal:
+    """A journal of a server's own; RunError where the folder takes none."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return open_journal(folder / f"{stamp}-{os.getpid()}-{secrets.token_hex(4)}.sqlite3")
+
+
+async def adopt_abandoned(journal: Journal) -> None:
+    """Take over the journals beside this one that no server holds any more, newest first."""
+    for path in reversed(abandoned_journals(journal.path.parent, max_age_sec=MAX_AGE_SEC)):
+        if path == journal.path:
+            continue
+        try:
+            other = open_journal(path)
+        except RunError as exc:
+            logger.debug("%s", exc)
+            continue
+        try:
+            await journal.adopt(other.entries())
+        except BaseException:  # what is not taken over must stay for the next one
+            other.close()
+            raise
+        other.close(remove=True)
+        logger.info("took over the journal %s", path.name)
+
+
+async def finish_unfinished(journal: Journal) -> list[Entry]:
+    """Give each rollout that was not brought to its end an answer; return all, oldest first."""
+    entries = journal.entries()
+    await journal.answer(
+        *(
+            _restarted(entry.accepted.rollout_id, kind)
+            for entry in entries
+            for kind in entry.missing
+        )
+    )
+    return journal.entries()
+
+
+def ended_from(entry: Entry, *, journal: Journal, delivery: Delivery) -> Ended:
+    """A rollout that is over, as the journal remembers it."""
+    accepted = entry.accepted
+    bodies = {answer.kind: answer.body for answer in entry.answers}
+    outcome = _outcome(bodies)
+    if accepted.completion_url is None:
+        lease = Lease(
+            accepted.rollout_id,
+            wants_grade=True,
+            token=accepted.lease_token or "",
+            journal=journal,
+            result=bodies.get(AnswerKind.RESULT),
+        )
+        return Ended(accepted.digest, lease, outcome)
+    mailbox = delivery.mailbox(accepted.rollout_id) or _mailbox(entry)
+    return Ended(accepted.digest, Callbacks(mailbox, delivery), outcome)
+
+
+def is_forgotten(entry: Entry) -> bool:
+    """Whether what a rollout came to is no longer kept."""
+    return any(not answer.body for answer in entry.answers)
+
+
+def give_owed(mailbox: Mailbox, entry: Entry) -> None:
+    """Put the answers that are owed into a mailbox, but those that are on their way."""
+    bodies = {answer.kind: answer.body for answer in entry.owed}
+    for letter in mailbox:
+        if letter.kind in bodies and not letter.is_under_way and not letter.is_waiting:
+            letter.give(bodies[letter.kind])
+
+
+def _mailbox(entry: Entry) -> Mailbox:
+    mailbox = mailbox_for(entry.accepted)
+    mailbox.is_archived = True
+    made = {answer.kind for answer in entry.answers}
+    for letter in mailbox:
+        letter.is_given = letter.kind in made
+    give_owed(mailbox, entry)
+    return mailbox
+
+
+def _restarted(rollout_id: str, kind: AnswerKind) -> Answer:
+    result = ExecutionResult(
+        status=RolloutStatus.FAILURE,
+        err_message="the rollout server was restarted before the rollout had ended",
+        phase="workflow",
+        no_result=SERVER_RESTARTED,
+    )
+    if kind is AnswerKind.RESULT:
+        body = encode_result(rollout_id, result, None)
+        return Answer(rollout_id, kind, body, AnswerState.DELIVERED)
+    if kind is AnswerKind.COMPLETION:
+        return Answer(rollout_id, kind, encode_completion(rollout_id, result))
+    return Answer(rollout_id, kind, encode_grade(rollout_id, ungraded(SERVER_RESTARTED)))
+
+
+def _outcome(bodies: dict[AnswerKind, bytes]) -> Outcome:
+    said = {kind: orjson.loads(body) for kind, body in bodies.items() if body}
+    last = said.get(AnswerKind.RESULT) or said.get(AnswerKind.COMPLETION)
+    if last is None:
+        return Outcome(RolloutStatus.UNKNOWN)
+    grade = said.get(AnswerKind.GRADER, {})
+    # A bare failure says that nothing was graded: the rollout stands as its workflow does.
+    is_graded = grade.get("err_message") is not None or grade.get("sample") is not None
+    if is_graded and last["status"] == RolloutStatus.SUCCESS:
+        last = grade
+    sample: dict[str, Any] = last.get("sample") or {}
+    return Outcome(RolloutStatus(last["status"]), sample.get("reward"), last["err_message"])
