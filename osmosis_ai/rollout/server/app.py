@@ -27,6 +27,7 @@ from osmosis_ai.rollout.protocol import (
 from osmosis_ai.rollout.server.auth import BearerGate
 from osmosis_ai.rollout.server.body_route import BodyRoute, Problem, json_response
 from osmosis_ai.rollout.server.delivery import Delivery
+from osmosis_ai.rollout.server.garbage import patient_collector
 from osmosis_ai.rollout.server.jobs import Admission, DrainLimits, Jobs
 
 INSTANCE_ID_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
@@ -126,7 +127,8 @@ def _lifespan(
     async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
         async with outer(app) as state:
             try:
-                yield state
+                with patient_collector():
+                    yield state
             finally:
                 await jobs.drain(drain_limits)
                 delivery.close()
