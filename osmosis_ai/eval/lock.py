@@ -44,14 +44,14 @@ def run_lock(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def lock_holder(path: Path) -> Holder | None:
+def lock_holder(path: Path, *, user_id: int | None = None) -> Holder | None:
     """The process that holds the lock now; None where nobody does, or nobody that says who.
 
-    Raises RunError for a lock file that is somebody else's.
+    Raises RunError for a lock file that is not the user's: ours, unless `user_id` says whose.
     """
     if not is_locked(path):
         return None
-    if path.stat().st_uid != os.getuid():
+    if path.stat().st_uid != (os.getuid() if user_id is None else user_id):
         raise RunError(f"{path} belongs to another user: the run is theirs to end")
     return _parse(path.read_bytes()[:_MAX_BYTES])
 

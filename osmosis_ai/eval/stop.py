@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 from osmosis_ai.errors import RunError
 from osmosis_ai.eval.lock import Holder, lock_holder, process_start
@@ -41,9 +42,5 @@ def _ask(run: Run, holder: Holder | None) -> None:
             f"run {run.name!r} is in use, and which process that is cannot be told from here: "
             "stop it with Ctrl-C where it runs"
         )
-    try:
+    with suppress(ProcessLookupError):  # it has ended in this moment
         os.kill(holder.pid, signal.SIGTERM)
-    except ProcessLookupError:  # it has ended in this moment
-        return
-    except PermissionError as error:
-        raise RunError(f"process {holder.pid} is another user's: it is theirs to end") from error

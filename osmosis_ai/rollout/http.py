@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -220,7 +221,7 @@ class HttpClient:
 
 
 def _give_up(answer: asyncio.Future[Answer]) -> None:
-    if not answer.done():
+    with suppress(asyncio.InvalidStateError):  # it has come in this moment
         answer.set_exception(TimeoutError())
 
 
@@ -235,7 +236,7 @@ async def _interruptible(target: Target, work: Awaitable[T], *, limit_sec: float
 
 
 def _expire(limit: asyncio.Timeout) -> None:
-    if not limit.expired():
+    with suppress(RuntimeError):  # it has expired in this moment
         limit.reschedule(asyncio.get_running_loop().time())
 
 

@@ -95,3 +95,12 @@ def test_who_holds_a_lock_is_known_while_it_does(tmp_path: Path) -> None:
 
 def test_a_process_that_is_not_there_has_no_start() -> None:
     assert process_start(2**22 + 1) is None
+
+
+def test_the_lock_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
+    """Whoever can write it could have us end any process of our own."""
+    with (
+        run_lock(tmp_path / "run.lock"),
+        pytest.raises(RunError, match="belongs to another user"),
+    ):
+        lock_holder(tmp_path / "run.lock", user_id=os.getuid() + 1)

@@ -131,3 +131,16 @@ def test_a_run_warns_of_what_is_not_met(workspace: Path, capsys: Capture) -> Non
     assert main(["eval", "run", "configs/eval/demo.toml", "--plain"]) == 0
     assert "Warning: " in (said := capsys.readouterr().err)
     assert "no-such-package-anywhere" in said
+
+
+def test_a_version_that_is_no_plain_release_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A false warning would teach people to read past the true ones."""
+    info = tmp_path / "site" / "oddly_numbered-2.0rc1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: oddly-numbered\nVersion: 2.0rc1\n")
+    monkeypatch.syspath_prepend(info.parent)
+    declare(tmp_path, "oddly-numbered>=9", "not-there>=1")
+    (warning,) = find_unmet(tmp_path)
+    assert "not-there" in warning

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -362,10 +363,8 @@ class _Rollout:
         if self._interrupted:
             self.task.uncancel()
         # One that user code asked for before it ever waited is still due, and would strike there.
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            pass
 
 
 @dataclass(slots=True)
