@@ -118,7 +118,7 @@ async def serving(
 @asynccontextmanager
 async def listening(app: FastAPI) -> AsyncIterator[str]:
     """The app on a port of its own, from the beginning of its lifespan to the end."""
-    config = uvicorn.Config(app, port=0, log_config=None, lifespan="on")
+    config = uvicorn.Config(app, port=0, log_config=None, lifespan="on", ws="none")
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

@@ -73,11 +73,13 @@ async def test_a_wrong_value_is_named(field: str, value: Any) -> None:
     assert problem["loc"][:2] == ["body", field]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), 10**400], ids=["nan", "infinite", "beyond"]
+)
 async def test_a_timeout_is_finite(value: Any) -> None:
     async with serving() as site:
         (problem,) = await refusal(site, agent_timeout_sec=value)
-    assert problem["type"] == "finite_number"
+    assert problem["loc"] == ["body", "agent_timeout_sec"]
 
 
 async def test_what_was_sent_is_not_sent_back() -> None:

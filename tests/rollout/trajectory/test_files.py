@@ -52,7 +52,7 @@ async def test_without_a_root_it_is_the_one_of_the_rollout(tmp_path: Path) -> No
 
 async def test_arrays_of_numbers_alone_stand_on_one_line(tmp_path: Path) -> None:
     metadata = {
-        "ids": [1, -2, 3.5, 1e300],
+        "ids": [1, -2, 3.5],
         "nested": [[1], [2, 3]],
         "mixed": [1, "a"],
         "none": [],
@@ -63,7 +63,7 @@ async def test_arrays_of_numbers_alone_stand_on_one_line(tmp_path: Path) -> None
     text = text_of(tmp_path / "r" / "trajectory.json")
     assert text is not None
     assert text.startswith('{\n  "schema_version": "ATIF-v1.7",\n')
-    assert '"ids": [1, -2, 3.5, 1e+300],' in text
+    assert '"ids": [1, -2, 3.5],' in text
     assert '"nested": [\n          [1],\n          [2, 3]\n        ],' in text
     assert '"mixed": [\n          1,\n          "a"\n        ],' in text
 
