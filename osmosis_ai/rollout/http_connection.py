@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+import time
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import NamedTuple, cast
 from urllib.parse import quote
@@ -106,15 +108,20 @@ def encode_post(address: Address, headers: bytes, body: bytes) -> bytes:
 class ConnectionPool:
     """Connections by origin, as many as there are exchanges at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._idle: dict[Origin, list[Connection]] = {}
+        self._swept_at = clock()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._idle.values()))
 
     def take(self, origin: Origin) -> Connection | None:
         """A kept connection that was still good when last heard of, or None."""
         connections = self._idle.get(origin)
         while connections:
             connection = connections.pop()
-            if connection.is_trusted:
+            if self._is_trusted(connection):
                 return connection
             connection.close()
         return None
@@ -132,8 +139,13 @@ class ConnectionPool:
 
     def give_back(self, origin: Origin, connection: Connection) -> None:
         """Keep a connection for the next exchange, if it takes one."""
+        now = self._clock()
         if connection.is_open:
+            connection.idle_since = now
             self._idle.setdefault(origin, []).append(connection)
+        if now - self._swept_at > IDLE_SEC:
+            self._swept_at = now
+            self._sweep()
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -141,6 +153,19 @@ class ConnectionPool:
             for connection in connections:
                 connection.close()
         self._idle.clear()
+
+    def _is_trusted(self, connection: Connection) -> bool:
+        return connection.is_open and self._clock() - connection.idle_since < IDLE_SEC
+
+    def _sweep(self) -> None:
+        """Close what was left from busier times, and forget ends that are gone."""
+        idle, self._idle = self._idle, {}
+        for origin, connections in idle.items():
+            for connection in connections:
+                if self._is_trusted(connection):
+                    self._idle.setdefault(origin, []).append(connection)
+                else:
+                    connection.close()
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -155,19 +180,14 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self.was_answering = False
         """Whether anything of an answer to the latest request came."""
+        self.idle_since = 0.0
         self._loop = loop
-        self.last_used = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[Answer] | None = None
         self._headers: dict[bytes, bytes] = {}
         self._chunks: list[bytes] = []
         self._size = 0
         self._ends_with_connection = False
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether a request may be sent: the connection is open and was in use lately."""
-        return self.is_open and self._loop.time() - self.last_used < IDLE_SEC
 
     def start(self, request: bytes) -> asyncio.Future[Answer]:
         """Send a request; what its answer is, or the OSError in place of one, comes later."""
@@ -238,7 +258,6 @@ class Connection(asyncio.Protocol):
             return
         if not self._parser.should_keep_alive():
             self.close()
-        self.last_used = self._loop.time()
         self._answer.set_result(answer)
 
     def _fail(self, why: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -252,18 +253,39 @@ async def test_an_answer_after_it_was_given_up_is_dropped() -> None:
     assert wire.is_cut
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_trusted(
-    receiver: Receiver, pool: ConnectionPool
-) -> None:
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_trusted(receiver: Receiver) -> None:
     """Its other end may be gone without a word, and a post on it would wait for nothing."""
-    await exchange(pool, receiver.url)
-    origin = parse_url(receiver.url).origin
-    connection = pool.take(origin)
-    assert connection is not None
-    connection.last_used -= 16
-    pool.give_back(origin, connection)
-    assert pool.take(origin) is None
-    assert not connection.is_open
+    clock = Clock()
+    pool = ConnectionPool(clock=clock)
+    for seconds in (14, 16):
+        await exchange(pool, receiver.url)
+        clock.now += seconds
+    assert pool.take(parse_url(receiver.url).origin) is None
+    assert len(pool) == 0
+    assert receiver.connections == 1
+
+
+async def test_connections_of_busier_times_are_closed_in_time(receiver: Receiver) -> None:
+    """A server lives long, and so do controllers that are started anew on other ports."""
+    clock = Clock()
+    pool = ConnectionPool(clock=clock)
+    async with receiving() as another:
+        await asyncio.gather(*(exchange(pool, another.url) for _ in range(3)))
+        await asyncio.gather(*(exchange(pool, receiver.url) for _ in range(3)))
+        for _ in range(2):
+            assert len(pool) == 6
+            clock.now += 10
+            await exchange(pool, receiver.url)
+        assert len(pool) == 1
+    pool.close()
 
 
 async def test_a_pool_that_is_closed_keeps_nothing(

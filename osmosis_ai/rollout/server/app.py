@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -34,6 +34,8 @@ INSTANCE_ID_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
 
 RETRY_AFTER_SEC = "5"
 """When a controller may come back to a server that takes no rollout now."""
+
+Endpoint: TypeAlias = Callable[..., Awaitable[ASGIApp]]
 
 Lifespan: TypeAlias = (
     Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -143,10 +145,43 @@ async def _nothing(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key: bool) -> None:
-    instance_id = os.environ.get(INSTANCE_ID_VARIABLE)
-    dependencies = [Security(HTTPBearer(auto_error=False))] if has_key else []
+    guarded: dict[str, Any] = {}
+    if has_key:
+        guarded["dependencies"] = [Security(HTTPBearer(auto_error=False))]
     refusals = _problems(401) if has_key else {}
+    router = app.router
+    router.add_api_route(
+        "/rollout",
+        _start_rollout(jobs),
+        methods=["POST"],
+        status_code=202,
+        response_model=RolloutInitResponse,
+        responses={**_problems(409, 422, 429, 503), **refusals},
+        route_class_override=BodyRoute,
+        **guarded,
+    )
+    # Routes are tried in order, and this one is asked for more often than all others together.
+    router.routes.insert(0, router.routes.pop())
+    router.add_api_route(
+        "/rollout/cancel",
+        _cancel_rollouts(jobs),
+        methods=["POST"],
+        response_model=CancelRolloutsResponse,
+        responses={**_problems(422), **refusals},
+        route_class_override=BodyRoute,
+        **guarded,
+    )
+    router.add_api_route(
+        "/rollout/{rollout_id}/status",
+        _rollout_status(jobs),
+        response_model=RolloutStatusResponse,
+        responses=refusals,
+        **guarded,
+    )
+    router.add_api_route("/health", _health(backend, jobs), response_model=HealthResponse)
 
+
+def _start_rollout(jobs: Jobs) -> Endpoint:
     async def start_rollout(body: RolloutInitRequest) -> ASGIApp:
         """Start a rollout; its answers are posted to the callback URLs.
 
@@ -154,11 +189,14 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
         arrived of its answers goes to the URLs of the newest request.
         """
         try:
-            admission = jobs.admit(body)
+            return _admission_response(jobs.admit(body))
         except ValueError as exc:
             return _refusal(422, f"the answers cannot be posted as asked: {exc}")
-        return _admission_response(admission)
 
+    return start_rollout
+
+
+def _cancel_rollouts(jobs: Jobs) -> Endpoint:
     async def cancel_rollouts(body: CancelRolloutsRequest) -> Response:
         """Ask rollouts to stop, by exactly one of `ids`, `prefix` and `all`."""
         if (body.ids is not None) + (body.prefix is not None) + bool(body.all) != 1:
@@ -166,9 +204,19 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
         said = await jobs.cancel(ids=body.ids, prefix=body.prefix, all=bool(body.all))
         return json_response({"dispositions": said})
 
+    return cancel_rollouts
+
+
+def _rollout_status(jobs: Jobs) -> Endpoint:
     async def rollout_status(rollout_id: str) -> Response:
         """Where a rollout is; `unknown` for ids nobody knows, or no longer."""
         return json_response({"rollout_id": rollout_id, **jobs.outcome(rollout_id)._asdict()})
+
+    return rollout_status
+
+
+def _health(backend: ExecutionBackend, jobs: Jobs) -> Endpoint:
+    instance_id = os.environ.get(INSTANCE_ID_VARIABLE)
 
     async def health() -> Response:
         """Whether the server is up, and how full it is; needs no key."""
@@ -183,36 +231,7 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
         }
         return json_response(said if instance_id is None else {**said, "instance_id": instance_id})
 
-    router = app.router
-    router.add_api_route(
-        "/rollout",
-        start_rollout,
-        methods=["POST"],
-        status_code=202,
-        response_model=RolloutInitResponse,
-        responses={**_problems(409, 422, 429, 503), **refusals},
-        dependencies=dependencies,
-        route_class_override=BodyRoute,
-    )
-    # Routes are tried in order, and this one is asked for more often than all others together.
-    router.routes.insert(0, router.routes.pop())
-    router.add_api_route(
-        "/rollout/cancel",
-        cancel_rollouts,
-        methods=["POST"],
-        response_model=CancelRolloutsResponse,
-        responses={**_problems(422), **refusals},
-        dependencies=dependencies,
-        route_class_override=BodyRoute,
-    )
-    router.add_api_route(
-        "/rollout/{rollout_id}/status",
-        rollout_status,
-        response_model=RolloutStatusResponse,
-        responses=refusals,
-        dependencies=dependencies,
-    )
-    router.add_api_route("/health", health, response_model=HealthResponse)
+    return health
 
 
 def _problems(*status_codes: int) -> dict[int | str, dict[str, Any]]:
