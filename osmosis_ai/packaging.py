@@ -6,11 +6,13 @@ gets this wheel by its path, and is asked for the build marker before it is used
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import io
 import os
 import secrets
+import shutil
 import subprocess
 import tempfile
 import zipfile
@@ -177,4 +179,6 @@ def _cache() -> Path:
 
 @functools.cache
 def _scratch() -> Path:
-    return Path(tempfile.mkdtemp(prefix="osmosis-ai-"))
+    folder = tempfile.mkdtemp(prefix="osmosis-ai-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

@@ -242,8 +242,8 @@ def test_an_accepted_rollout_id_stays_inside_its_root(segment: str) -> None:
         check_path_segment(segment)
     except ValueError:
         return
-    assert os.path.split(os.path.normpath(os.fsencode(f"/root/{segment}"))) == (
-        b"/root",
+    assert os.path.split(os.path.normpath(os.fsencode(f"/base/{segment}"))) == (
+        b"/base",
         segment.encode(),
     )
 
