@@ -4,7 +4,7 @@ The working directory is the workspace the page speaks of; the page's blocks go 
 
 python   run in one namespace for the whole page
 text     right after a python or sh block: exactly what that block printed; `...` is any text
-sh       `osmosis` and `python` lines are run; the lines of `CHECKED` are held against the
+sh       `osmosis`, `python` and `mkdir` lines are run; the lines of `CHECKED` are held against the
          checkout instead: they install, build, or serve for ever
 toml     loaded as an evaluation config; without [experiment] it is put under the workspace's own
 json     parsed
@@ -130,7 +130,7 @@ def run_command(line: str) -> str:
         if line.startswith(prefix):
             check(words)
             return ""
-    if words[0] not in {"osmosis", "python"}:
+    if words[0] not in {"osmosis", "python", "mkdir"}:
         raise Defect(f"{words[0]!r} is neither run nor checked")
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -158,6 +158,11 @@ def check_file(words: list[str]) -> None:
         raise Defect(f"there is no file {words[1]}")
 
 
+def check_config(words: list[str]) -> None:
+    """Load the config of a run that asks a model this machine does not have."""
+    load_config(Path(words[3]))
+
+
 def accept(words: list[str]) -> None:
     """Nothing to hold it against."""
 
@@ -168,6 +173,7 @@ CHECKED: dict[str, Callable[[list[str]], None]] = {
     "python -m venv ": accept,
     ". .venv/bin/activate": accept,
     "python rollouts/multiply/main.py": check_file,
+    "osmosis eval run configs/eval/real.toml": check_config,
     "cd ": accept,
     "export ": accept,
 }
