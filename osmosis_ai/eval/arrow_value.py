@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from osmosis_ai.eval.tabular import RawRow
+from osmosis_ai.eval.raw_row import RawRow
 
 
 def plain_row(columns: Mapping[str, Any]) -> RawRow:

@@ -9,7 +9,7 @@ from typing import Any
 from osmosis_ai._extras import requires_extra
 from osmosis_ai.errors import DatasetError
 from osmosis_ai.eval.arrow_value import plain_row
-from osmosis_ai.eval.tabular import RawRow
+from osmosis_ai.eval.raw_row import RawRow
 
 with requires_extra("datasets", "reading a `datasets` folder or name"):
     from datasets import Dataset, DatasetDict, load_dataset, load_from_disk

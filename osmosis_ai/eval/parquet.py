@@ -8,7 +8,7 @@ from pathlib import Path
 from osmosis_ai._extras import requires_extra
 from osmosis_ai.errors import DatasetError
 from osmosis_ai.eval.arrow_value import plain_row
-from osmosis_ai.eval.tabular import RawRow
+from osmosis_ai.eval.raw_row import RawRow
 
 with requires_extra("parquet", "reading a parquet file"):
     from pyarrow import ArrowException

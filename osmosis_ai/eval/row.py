@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.errors import DatasetError
-from osmosis_ai.eval.tabular import RawRow
+from osmosis_ai.eval.raw_row import RawRow
 from osmosis_ai.rollout.types import Messages
 
 SHOWN_FAULTS = 5

@@ -5,25 +5,15 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from osmosis_ai.errors import DatasetError
+from osmosis_ai.eval.raw_row import RawRow
 
 CELL_LIMIT_BYTES = 16 * 1024 * 1024
 """The largest cell of a csv file that is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawRow:
-    """One row of a file: its columns, or why they cannot be read."""
-
-    where: str
-    """Where people find it: `line 7`, or empty where the index says it all."""
-    columns: dict[str, Any]
-    fault: str | None = None
 
 
 Reader: TypeAlias = Callable[[Path], Iterator[RawRow]]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.errors import DatasetError
+from osmosis_ai.eval.raw_row import RawRow
 from osmosis_ai.eval.row import RowFault, RowFaults, parse_row
-from osmosis_ai.eval.tabular import RawRow, read_rows
+from osmosis_ai.eval.tabular import read_rows
 
 MIN_ROWS = 4
 MAX_BYTES = 5 * 1024**3
