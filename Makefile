@@ -3,11 +3,12 @@
 
 core = tools/environment core newest constraints/core.txt -e '.[eval,parquet]' --group dev
 floor = tools/environment floor oldest constraints/floor.txt -e '.[eval,parquet]' --group test
-# Frameworks and Harbor have environments of their own: one resolution cannot hold them all.
+# What one resolution cannot hold has environments of its own: frameworks, Harbor, data sets.
 strands = tools/environment strands newest constraints/strands.txt -e '.[server,strands,litellm]' --group strands
 openai-agents = tools/environment openai-agents newest constraints/openai-agents.txt \
 	-e '.[server,openai-agents,litellm]' --group openai-agents
 harbor = tools/environment harbor newest constraints/harbor.txt -e '.[harbor]' --group test
+data = tools/environment data newest constraints/data.txt -e '.[eval,parquet,datasets]' --group data
 demo = tools/environment demo newest constraints/core.txt -e '.[eval]'
 
 # Every branch of these is tested: `make test` fails where one is not.
@@ -18,7 +19,7 @@ elsewhere = osmosis_ai/rollout/integrations/agents/**,osmosis_ai/eval/datasets_f
 
 compile = bin/uv pip compile --quiet --upgrade --universal --no-annotate --no-header
 
-.PHONY: demo gsm8k test test-frameworks test-harbor test-floor check upgrade changelog build clean
+.PHONY: demo gsm8k test test-frameworks test-harbor test-data test-floor check upgrade changelog build clean
 
 demo: ## run the multiply evaluation end to end
 	@env=$$($(demo)) && $$env/bin/osmosis eval run examples/multiply/configs/eval/multiply.toml
@@ -30,7 +31,7 @@ test: ## every test, on the newest Python
 	@env=$$($(core)) && export PATH="$$PWD/$$env/bin:$$PATH" && \
 	coverage erase && coverage run -m pytest && coverage combine --quiet && \
 	coverage report --include='$(covered)' --omit='$(elsewhere)' --fail-under=100
-	@$(MAKE) --no-print-directory test-frameworks test-harbor
+	@$(MAKE) --no-print-directory test-frameworks test-harbor test-data
 
 test-frameworks: ## agents of each framework, in the environments of the frameworks
 	@env=$$($(strands)) && REQUIRE_TESTS="test_strands test_langgraph test_smolagents \
@@ -42,6 +43,13 @@ test-harbor: ## archived documents against Harbor's models, which need Python 3.
 	@env=$$($(harbor)) && python=$$env/bin/python && new='sys.version_info >= (3, 12)' && \
 	REQUIRE_TESTS=$$($$python -c "import sys; print('test_models' if $$new else '')") \
 	$$python -m pytest tests/rollout/trajectory/test_models.py
+
+test-data: ## rows of the package `datasets`, and reasoning-gym's with its own scorer
+	@env=$$($(data)) && export PATH="$$PWD/$$env/bin:$$PATH" COVERAGE_FILE=.coverage.data && \
+	coverage erase && REQUIRE_TESTS="test_datasets_folder test_reasoning_gym" coverage run \
+		-m pytest tests/eval/test_datasets_folder.py tests/eval/test_reasoning_gym.py && \
+	coverage combine --quiet && \
+	coverage report --include=osmosis_ai/eval/datasets_folder.py --fail-under=100
 
 test-floor: ## the same on the oldest Python, with the oldest packages we allow
 	@env=$$($(floor)) && $$env/bin/python -m pytest
@@ -62,6 +70,8 @@ upgrade: ## renew constraints/: the newest of everything, and the oldest we allo
 		pins --python-version 3.11 --extra server --extra litellm --extra $$name --group $$name \
 			--output-file constraints/$$name.txt || exit 1; \
 	done && \
+	pins --python-version 3.11 --extra eval --extra parquet --extra datasets --group data \
+		--output-file constraints/data.txt && \
 	pins --python-version 3.12 --extra harbor --group test --output-file constraints/harbor.txt
 
 changelog: ## move the fragments of changes/ into CHANGELOG.md

@@ -79,6 +79,15 @@ def test_a_name_is_loaded_and_written_to_a_file(folder: Path, tmp_path: Path) ->
     assert find_dataset(f"datasets:{hub}:default:train", workspace=tmp_path) == path
 
 
+def test_a_named_row_that_is_no_text_is_named(tmp_path: Path) -> None:
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    rows = [{"user_prompt": prompt, "ground_truth": "7"} for prompt in (b"q", b"\xff")]
+    datasets.Dataset.from_list(rows).to_parquet(str(hub / "train.parquet"))
+    with pytest.raises(DatasetError, match=r"row 1 of '.*hub:train' has bytes that are no UTF-8"):
+        find_dataset(f"datasets:{hub}:train", workspace=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["x", "x:", ":train", "a:b:c:d"])
 def test_a_name_without_a_split_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="give datasets:NAME:SPLIT"):
