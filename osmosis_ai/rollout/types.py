@@ -221,11 +221,17 @@ class ModelUsage(DeferredModel):
     """Calls a rollout made, retries not counted."""
     failed_calls: int = 0
     """Calls that ended in an error after all retries."""
+    retries: int = 0
+    """Goes at calls after their first."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
+    cost_usd: float | None = None
+    """US dollars; None where the price of an answer is not known, or nothing was answered."""
     last_error: str | None = None
     """Why the newest call failed for reasons outside the agent; None where it was answered."""
+    last_failure_status: int | None = None
+    """The HTTP status with which it failed; None where the model gave no answer at all."""
 
 
 class ExecutionOutcome(DeferredModel):

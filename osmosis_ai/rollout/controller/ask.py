@@ -35,7 +35,8 @@ class Stream:
 class Answer:
     """What comes of a call: a completion, a stream, or an error for the rollout to read.
 
-    `fault` says why the call failed where the reason lies outside the agent.
+    `fault` says why the call failed where the reason lies outside the agent; `model_status` is the
+    status with which the model said so.
     """
 
     status: int
@@ -43,6 +44,7 @@ class Answer:
     completion: dict[str, Any] | None = None
     stream: Stream | None = None
     fault: str | None = None
+    model_status: int | None = None
     retry_after: str | None = None
 
 
@@ -56,11 +58,12 @@ async def ask(
         if answer.fault is None or not is_passing(answer.status):
             return answer
         failures += 1
-        call.last_fault = answer.fault
+        call.note_failure(answer.fault, answer.model_status)
         pause_sec = retry.pause_sec(failures, retry_after=answer.retry_after)
         if pause_sec is None or pause_sec >= call.endpoint.remaining_sec:
             return answer
         await retry.sleep(pause_sec)
+        call.retry()
 
 
 async def _try(model: ModelClient, request: ModelRequest, call: OpenCall) -> Answer:
@@ -88,7 +91,13 @@ def _refusal(reply: ModelReply) -> Answer:
     text = f"the model endpoint answered {reply.status}: {message or _excerpt(reply.body)}"
     body = reply.body if message else error_body(text, status=reply.status)
     fault = text if is_outside_the_agent(reply.status) else None
-    return Answer(reply.status, body, fault=fault, retry_after=reply.retry_after)
+    return Answer(
+        reply.status,
+        body,
+        fault=fault,
+        model_status=reply.status,
+        retry_after=reply.retry_after,
+    )
 
 
 async def _begin(reply: ModelReply, chunks: AsyncGenerator[bytes, None]) -> Stream:

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from urllib.parse import quote
 
 from osmosis_ai.rollout.controller.asgi import HttpError
 from osmosis_ai.rollout.controller.clock import DeadlineClock
 from osmosis_ai.rollout.controller.model.base import ModelCall
 from osmosis_ai.rollout.controller.rendezvous import Commit, Rendezvous
+from osmosis_ai.rollout.controller.usage import AnsweredCall, Receipt, Tally
 from osmosis_ai.rollout.safe_json import safe_text
 from osmosis_ai.rollout.types import ModelUsage
 
@@ -49,8 +50,10 @@ class RolloutEndpoint:
         """Where a server's answers arrive, once `expect_callbacks` was called."""
         self._first_call = first_call
         self._turns = itertools.count()
-        self._tally = _Tally()
+        self._tally = Tally()
+        self._answered: list[AnsweredCall] = []
         self._open_calls: set[OpenCall] = set()
+        self._busy = _Busy()
         self._clock = clock
         self._ends_at = math.inf
         self._on_deadline: Callable[[], None] | None = None
@@ -79,7 +82,20 @@ class RolloutEndpoint:
 
     def usage(self) -> ModelUsage:
         """The model calls so far."""
-        return ModelUsage(**self._tally._asdict())
+        return self._tally.usage()
+
+    def answered_calls(self) -> list[AnsweredCall]:
+        """The calls so far that were answered, as they ended."""
+        return list(self._answered)
+
+    @property
+    def model_sec(self) -> float:
+        """Seconds so far in which at least one model call was open, retries included."""
+        return self._busy.total_sec(self.now())
+
+    def now(self) -> float:
+        """The time that calls and deadlines are measured in; a debugger's prompt takes none."""
+        return self._clock.now()
 
     def expect_callbacks(self, *, commit: Commit | None = None) -> Callbacks:
         """Open the two URLs a rollout server posts its answers to."""
@@ -124,15 +140,32 @@ class RolloutEndpoint:
             self._open_calls.discard(call)
             raise HttpError(410, self._end)
         self._tally = self._tally.with_call()
+        if self._busy.since is None:
+            self._busy = _Busy(self._busy.sec, since=call.began)
         return call
 
-    def count_call(self, *, fault: str | None, usage: Any) -> None:
-        """Count how a call ended: with a fault outside the agent, or with tokens."""
-        self._tally = self._tally.with_end(fault, usage)
+    def count_retry(self) -> None:
+        """A call is asked once more."""
+        self._tally = self._tally.with_retry()
+
+    def count_failure(self, fault: str, status: int | None) -> None:
+        """A call failed for reasons outside the agent."""
+        self._tally = self._tally.with_failure(fault, status)
+
+    def count_refusal(self) -> None:
+        """A call came to nothing for reasons of its own."""
+        self._tally = self._tally.with_refusal()
+
+    def count_answer(self, answered: AnsweredCall) -> None:
+        """A call was answered."""
+        self._tally = self._tally.with_answer(answered.receipt)
+        self._answered.append(answered)
 
     def end_call(self, call: OpenCall) -> None:
         """Nothing goes on in this call any more."""
         self._open_calls.discard(call)
+        if not self._open_calls:
+            self._busy = _Busy(self._busy.total_sec(self.now()))
 
     def expire(self) -> None:
         """The clock rang."""
@@ -166,10 +199,11 @@ class OpenCall:
         self.call = call
         self.ended_because: str | None = None
         """Why the call was interrupted."""
-        self.last_fault: str | None = None
-        """Why the newest try of this call failed."""
+        self.began = endpoint.now()
         self.is_answering = False
         """Whether the client has been sent the beginning of an answer."""
+        self._last_failure: tuple[str, int | None] | None = None
+        self._retries = 0
         self._is_counted = False
         self._task = asyncio.current_task()
 
@@ -179,11 +213,38 @@ class OpenCall:
             self.ended_because = reason
             self._task.cancel()
 
-    def count(self, *, fault: str | None, usage: Any = None) -> None:
-        """Say how the call ended; only the first word counts."""
-        if not self._is_counted:
-            self._is_counted = True
-            self.endpoint.count_call(fault=fault, usage=usage)
+    def note_failure(self, fault: str, status: int | None) -> None:
+        """This try failed; the call goes on all the same."""
+        self._last_failure = (fault, status)
+
+    def retry(self) -> None:
+        """Another try begins."""
+        self._retries += 1
+        self.endpoint.count_retry()
+
+    # How the call ended: only the first word counts.
+
+    def answered(self, receipt: Receipt) -> None:
+        """The model has answered."""
+        if self._counts_now():
+            latency_sec = self.endpoint.now() - self.began
+            self.endpoint.count_answer(
+                AnsweredCall(self.call.turn, latency_sec, self._retries, receipt)
+            )
+
+    def failed(self, fault: str, status: int | None) -> None:
+        """It failed for reasons outside the agent; a status of None is no answer at all."""
+        if self._counts_now():
+            self.endpoint.count_failure(fault, status)
+
+    def dropped(self) -> None:
+        """It came to nothing for reasons of its own: refused by the model, or given up."""
+        if self._counts_now():
+            self.endpoint.count_refusal()
+
+    def _counts_now(self) -> bool:
+        is_first, self._is_counted = not self._is_counted, True
+        return is_first
 
     def __enter__(self) -> Self:
         return self
@@ -195,40 +256,22 @@ class OpenCall:
         traceback: TracebackType | None,
     ) -> None:
         # A client that hung up while a failed call was tried again has not seen the model.
-        self.count(fault=self.last_fault)
+        if self._last_failure is not None:
+            self.failed(*self._last_failure)
+        self.dropped()
         self.endpoint.end_call(self)
+
+
+class _Busy(NamedTuple):
+    """How long calls were open, and since when one is; replaced as a whole, as counts are."""
+
+    sec: float = 0.0
+    since: float | None = None
+
+    def total_sec(self, now: float) -> float:
+        return self.sec if self.since is None else self.sec + now - self.since
 
 
 def path_key(rollout_id: str) -> str:
     """A rollout's name in URLs; ids may hold what no URL can."""
     return safe_text(rollout_id)
-
-
-class _Tally(NamedTuple):
-    """Counts that are replaced as a whole, so that another thread never reads half an update."""
-
-    calls: int = 0
-    failed_calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-    last_error: str | None = None
-
-    def with_call(self) -> _Tally:
-        return self._replace(calls=self.calls + 1)
-
-    def with_end(self, fault: str | None, usage: Any) -> _Tally:
-        if fault is not None:
-            return self._replace(failed_calls=self.failed_calls + 1, last_error=fault)
-        prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-        return self._replace(
-            prompt_tokens=self.prompt_tokens + prompt,
-            completion_tokens=self.completion_tokens + completion,
-            total_tokens=self.total_tokens + (_count(usage, "total_tokens") or prompt + completion),
-            last_error=None,
-        )
-
-
-def _count(usage: Any, key: str) -> int:
-    value = usage.get(key) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and value > 0 else 0

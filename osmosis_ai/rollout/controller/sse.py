@@ -7,6 +7,9 @@ from typing import Any
 
 import orjson
 
+from osmosis_ai.rollout.controller.usage import Receipt
+from osmosis_ai.rollout.trajectory.tokens import CallTokens, find_tokens, join_tokens
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -20,6 +23,8 @@ class StreamWatch:
         """Whether `[DONE]` was said."""
         self._is_finished = False
         self._has_choices = False
+        self._model_name: Any = None
+        self._tokens: list[CallTokens] = []
         self._rest = b""
 
     def feed(self, chunk: bytes) -> None:
@@ -41,6 +46,11 @@ class StreamWatch:
             return "the model answered without choices"
         return None
 
+    def receipt(self, *, turn: int) -> Receipt:
+        """What the stream said of its answer, the first choice's tokens included."""
+        tokens = join_tokens(self._tokens, turn=turn)
+        return Receipt(usage=self.usage, model_name=self._model_name, tokens=tokens)
+
     def _event(self, data: bytes) -> None:
         if data == b"[DONE]":
             self.has_ended = True
@@ -56,11 +66,19 @@ class StreamWatch:
             self.error = error_message(event) or "the model's stream reported an error"
         if isinstance(event.get("usage"), dict):
             self.usage = event["usage"]
+        self._model_name = event.get("model") or self._model_name
         for choice in event.get("choices") or ():
             self._has_choices = True
-            # Not every server says [DONE] after its last chunk.
-            if isinstance(choice, dict) and choice.get("finish_reason"):
-                self._is_finished = True
+            if isinstance(choice, dict):
+                self._choice(event, choice)
+
+    def _choice(self, event: dict[str, Any], choice: dict[str, Any]) -> None:
+        # Not every server says [DONE] after its last chunk.
+        if choice.get("finish_reason"):
+            self._is_finished = True
+        tokens = find_tokens(event, choice) if choice.get("index", 0) == 0 else None
+        if tokens is not None:
+            self._tokens.append(tokens)
 
 
 def to_events(completion: Mapping[str, Any], *, with_usage: bool) -> Iterator[bytes]:

@@ -169,7 +169,10 @@ async def test_an_outage_is_the_models_failure(http: aiohttp.ClientSession) -> N
     assert (answer.status, answer.error) == (503, "overloaded")
     assert answer.headers["x-should-retry"] == "false"
     assert usage == ModelUsage(
-        calls=1, failed_calls=1, last_error="the model endpoint answered 503: overloaded"
+        calls=1,
+        failed_calls=1,
+        last_error="the model endpoint answered 503: overloaded",
+        last_failure_status=503,
     )
 
 
@@ -180,6 +183,7 @@ async def test_an_answered_call_ends_the_last_error(http: aiohttp.ClientSession)
         await post(http, endpoint)
         usage = endpoint.usage()
     assert (usage.calls, usage.failed_calls, usage.last_error) == (2, 1, None)
+    assert usage.last_failure_status is None
 
 
 @pytest.mark.parametrize("status", [400, 409, 413, 415, 422])
@@ -208,6 +212,7 @@ async def test_what_the_runs_owner_set_wrong_is_not_the_agents_mistake(
         usage = endpoint.usage()
     assert usage.failed_calls == 1
     assert usage.last_error == f"the model endpoint answered {status}: no"
+    assert usage.last_failure_status == status
     assert len(model.calls) == 1
 
 
@@ -221,7 +226,7 @@ async def test_what_passes_is_tried_again(http: aiohttp.ClientSession, failure: 
         answer = await post(http, endpoint)
         usage = endpoint.usage()
     assert answer.text == "42"
-    assert (usage.calls, usage.failed_calls) == (1, 0)
+    assert (usage.calls, usage.failed_calls, usage.retries) == (1, 0, 2)
     assert pauses.taken == [0.5, 1.0]
 
 

@@ -67,6 +67,10 @@ class ModelClient(ABC):
     async def close(self) -> None:
         """Release what `open` took."""
 
+    def cost_usd(self, usage: Any) -> float | None:
+        """What a call of that usage costs, in US dollars; None where the price is not known."""
+        return None
+
     @abstractmethod
     async def complete(self, request: ModelRequest, call: ModelCall) -> ModelReply:
         """Answer one call, an answer of any status being one.

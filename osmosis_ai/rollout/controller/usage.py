@@ -1,0 +1,151 @@
+"""What model calls took: tokens, money and time, call by call and in all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from osmosis_ai.rollout.trajectory.atif import MAX_COUNT
+from osmosis_ai.rollout.trajectory.report import LlmCallMetrics
+from osmosis_ai.rollout.trajectory.tokens import CallTokens, find_tokens
+from osmosis_ai.rollout.types import ModelUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What an answer says of itself."""
+
+    usage: Any = None
+    """As the server wrote it: counts of tokens, mostly."""
+    model_name: Any = None
+    tokens: CallTokens | None = None
+    cost_usd: float | None = None
+    """None where the price is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    """One call of a rollout, and what it took."""
+
+    turn: int
+    latency_sec: float
+    """From the arrival of the call to the end of its answer, retries included."""
+    retries: int
+    receipt: Receipt
+
+    def metrics(self) -> LlmCallMetrics:
+        """The call as an archived step has it."""
+        usage, tokens, name = self.receipt.usage, self.receipt.tokens, self.receipt.model_name
+        extra: dict[str, Any] = {"latency_sec": round(self.latency_sec, 6)}
+        if self.retries:
+            extra["retries"] = self.retries
+        return LlmCallMetrics(
+            prompt_tokens=_known(usage, "prompt_tokens"),
+            completion_tokens=_known(usage, "completion_tokens"),
+            cached_tokens=_known(_get(usage, "prompt_tokens_details"), "cached_tokens"),
+            cost_usd=self.receipt.cost_usd,
+            model_name=name if isinstance(name, str) else None,
+            extra=extra,
+            **({} if tokens is None else _lists(tokens)),
+        )
+
+
+class Tally(NamedTuple):
+    """Counts that are replaced as a whole, so that another thread never reads half an update."""
+
+    calls: int = 0
+    failed_calls: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cost_usd: float = 0.0
+    priced: int = 0
+    unpriced: int = 0
+    last_error: str | None = None
+    last_failure_status: int | None = None
+
+    def with_call(self) -> Tally:
+        """One more call has begun."""
+        return self._replace(calls=self.calls + 1)
+
+    def with_retry(self) -> Tally:
+        """A call is asked once more."""
+        return self._replace(retries=self.retries + 1)
+
+    def with_failure(self, fault: str, status: int | None) -> Tally:
+        """A call failed for reasons outside the agent."""
+        return self._replace(
+            failed_calls=self.failed_calls + 1, last_error=fault, last_failure_status=status
+        )
+
+    def with_refusal(self) -> Tally:
+        """A call came to nothing, and the model has no part in it."""
+        return self._replace(last_error=None, last_failure_status=None)
+
+    def with_answer(self, receipt: Receipt) -> Tally:
+        """A call was answered."""
+        usage, cost = receipt.usage, receipt.cost_usd
+        prompt, completion = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+        return self._replace(
+            prompt_tokens=self.prompt_tokens + prompt,
+            completion_tokens=self.completion_tokens + completion,
+            total_tokens=self.total_tokens + (count(usage, "total_tokens") or prompt + completion),
+            cost_usd=self.cost_usd + (cost or 0.0),
+            priced=self.priced + (cost is not None),
+            unpriced=self.unpriced + (cost is None),
+            last_error=None,
+            last_failure_status=None,
+        )
+
+    def usage(self) -> ModelUsage:
+        """The counts as a rollout's outcome has them."""
+        is_priced = self.priced and not self.unpriced
+        return ModelUsage(
+            calls=self.calls,
+            failed_calls=self.failed_calls,
+            retries=self.retries,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            total_tokens=self.total_tokens,
+            cost_usd=self.cost_usd if is_priced else None,
+            last_error=self.last_error,
+            last_failure_status=self.last_failure_status,
+        )
+
+
+def read_receipt(completion: Mapping[str, Any], *, turn: int) -> Receipt:
+    """What a whole completion says of itself."""
+    return Receipt(
+        usage=completion.get("usage"),
+        model_name=completion.get("model"),
+        tokens=find_tokens(completion, completion["choices"][0], turn=turn),
+    )
+
+
+def count(usage: Any, key: str) -> int:
+    """A count of tokens; 0 where there is none."""
+    return _known(usage, key) or 0
+
+
+def _known(usage: Any, key: str) -> int | None:
+    value = _get(usage, key)
+    # Whole floats come from servers written in JavaScript and Lua.
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and 0 <= value <= MAX_COUNT else None
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _lists(tokens: CallTokens) -> dict[str, list[Any]]:
+    named = {
+        "prompt_token_ids": tokens.prompt_token_ids,
+        "completion_token_ids": tokens.completion_token_ids,
+        "logprobs": tokens.logprobs,
+    }
+    return {name: numbers.tolist() for name, numbers in named.items() if numbers is not None}
