@@ -147,11 +147,19 @@ def _data(record: Record, run: Run, *, with_messages: bool) -> dict[str, Any]:
 
 def _choose(run: Run, *, row: int | None, failed: bool) -> Iterable[Record]:
     """The records of a row with every try, or those that failed and count."""
-    records = [record for record in run.records() if row is None or record.row == row]
-    if not failed:
-        return records
-    last = {(record.row, record.attempt): record for record in records}
-    return (record for record in last.values() if record.outcome in _FAILED)
+    records = (record for record in run.records() if row is None or record.row == row)
+    return _failed(records) if failed else records
+
+
+def _failed(records: Iterable[Record]) -> Iterable[Record]:
+    # What did not fail is forgotten at once: of a large run that is nearly everything.
+    last: dict[tuple[int, int], Record] = {}
+    for record in records:
+        if record.outcome in _FAILED:
+            last[record.row, record.attempt] = record
+        else:
+            last.pop((record.row, record.attempt), None)
+    return last.values()
 
 
 _FAILED = FAILED | {Outcome.NO_RESULT}

@@ -128,11 +128,17 @@ def _clustered_error(rewards: Rewards, centre: float) -> float | None:
     if rows < 2:
         return None
     try:
-        off = (math.fsum(value - centre for value in row) for row in rewards.by_row())
-        squares = math.fsum(distance * distance for distance in off)
+        squares = math.fsum(off * off for off in _distances(rewards, centre))
     except OverflowError:
         return None
     return _finite(math.sqrt(squares * rows / (rows - 1)) / len(rewards.values))
+
+
+def _distances(rewards: Rewards, centre: float) -> Iterator[float]:
+    """How far each row is from the centre, its rewards taken together."""
+    if len(rewards.counts) == len(rewards.values):
+        return (value - centre for value in rewards.values)
+    return (math.fsum(value - centre for value in row) for row in rewards.by_row())
 
 
 def _finite(number: float) -> float | None:
