@@ -2,212 +2,65 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Self
 
 import typer
 
-from osmosis_ai.cli.capture import captured_prints
+from osmosis_ai.cli import flags
 from osmosis_ai.cli.dry_run import print_plan
 from osmosis_ai.cli.interrupt import run_interruptible
 from osmosis_ai.cli.mode import Mode, Stopped
-from osmosis_ai.cli.output import Fact, Section, console, print_operation, print_sections
+from osmosis_ai.cli.output import print_operation
 from osmosis_ai.cli.problem import print_problem, print_warning
-from osmosis_ai.cli.progress import RunBar, making_way
-from osmosis_ai.cli.results import result_sections, rows_note, run_data, short_path
+from osmosis_ai.cli.results import result_sections, run_data, short_path
 from osmosis_ai.cli.secrets import secrets_set
+from osmosis_ai.cli.watcher import Watcher
 from osmosis_ai.errors import OsmosisError
-from osmosis_ai.eval.config import load_config
-from osmosis_ai.eval.evaluation import Observer, RunHeader, RunOptions, evaluate
+from osmosis_ai.eval.config import EvalConfig, load_config
+from osmosis_ai.eval.evaluation import RunOptions, evaluate
 from osmosis_ai.eval.metrics import Summary, find_doubts
 from osmosis_ai.eval.outcome import FAILED, Outcome
 from osmosis_ai.eval.run_folder import Run
-from osmosis_ai.eval.runner import EvalResult, Progress
+from osmosis_ai.eval.runner import EvalResult
 
 
+# Most parameters are read from `ctx.params`: what each of them sets is said in one table.
 def run(
     ctx: typer.Context,
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="The TOML file of the evaluation.")
-    ],
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run; else the file's.", show_default=False)
-    ] = None,
-    n: Annotated[
-        int | None, typer.Option("--n", "-n", help="Attempts at each row.", show_default=False)
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Only the first so many rows.", show_default=False)
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(help="Only these rows, counted from 0: 0-9,12.", show_default=False),
-    ] = None,
-    max_in_flight: Annotated[
-        int | None, typer.Option(min=1, help="Rollouts at once.", show_default=False)
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Archive the run of that name and start over.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run again what failed.")
-    ] = False,
-    retry_no_result: Annotated[
-        bool, typer.Option("--retry-no-result", help="Run again what has no result.")
-    ] = False,
-    min_scored: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="End with 1 where a smaller share of the rollouts is scored: 0.99.",
-            show_default=False,
-        ),
-    ] = None,
-    driver: Annotated[
-        str | None,
-        typer.Option(
-            help="How rollouts are reached: in-process, process or http.", show_default=False
-        ),
-    ] = None,
-    server: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="A running rollout server.", show_default=False),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")
-    ] = False,
-    secrets_file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="NAME=value lines; - reads them from stdin.", show_default=False
-        ),
-    ] = None,
+    config: flags.Config,
+    name: flags.Name = None,
+    n: flags.Attempts = None,
+    limit: flags.Limit = None,
+    rows: flags.Rows = None,
+    max_in_flight: flags.MaxInFlight = None,
+    fresh: flags.Fresh = False,
+    retry_failed: flags.RetryFailed = False,
+    retry_no_result: flags.RetryNoResult = False,
+    min_scored: flags.MinScored = None,
+    driver: flags.Driver = None,
+    server: flags.Server = None,
+    dry_run: flags.DryRun = False,
+    secrets_file: flags.SecretsFile = None,
 ) -> None:
     """Run an evaluation; the same command goes on with what is left of it."""
     mode: Mode = ctx.obj
-    overrides = {"evaluation.n": n, "evaluation.limit": limit}
-    options = RunOptions(
-        name=name,
-        rows=rows,
-        max_in_flight=max_in_flight,
-        fresh=fresh,
-        retried=_retried(failed=retry_failed, no_result=retry_no_result),
-        driver=driver,
-        server_url=server,
-    )
-    loaded = load_config(config, overrides=overrides)
+    loaded = load_config(config, overrides=flags.overrides(ctx.params))
     if dry_run:
         print_plan(loaded, rows=rows, mode=mode)
         return
-    required = loaded.file.secrets.required
-    with secrets_set(required, file=secrets_file, mode=mode), _Watcher(mode) as watcher:
-        result = run_interruptible(evaluate(loaded, options=options, observer=watcher))
+    options = flags.run_options(ctx.params)
+    with secrets_set(loaded.file.secrets.required, file=secrets_file, mode=mode):
+        raise typer.Exit(_run(loaded, options, mode, min_scored=min_scored))
+
+
+def _run(config: EvalConfig, options: RunOptions, mode: Mode, *, min_scored: float | None) -> int:
+    with Watcher(mode) as watcher:
+        result = run_interruptible(evaluate(config, options=options, observer=watcher))
     if result is None or watcher.run is None:
-        raise typer.Exit(_print_stopped(watcher.run, mode))
-    raise typer.Exit(_print_result(watcher.run, result, mode, min_scored=min_scored))
-
-
-def _retried(*, failed: bool, no_result: bool) -> frozenset[Outcome]:
-    return (FAILED if failed else frozenset()) | ({Outcome.NO_RESULT} if no_result else frozenset())
-
-
-class _Watcher(Observer):
-    """Shows how a run goes, and keeps what users' code prints out of our output."""
-
-    def __init__(self, mode: Mode) -> None:
-        self.run: Run | None = None
-        self._mode = mode
-        self._open = ExitStack()
-        self._bar: RunBar | None = None
-        self._debugged = False
-        self._tracer = sys.gettrace()
-
-    def __enter__(self) -> Self:
-        self._capture = self._open.enter_context(captured_prints())
-        self._open.enter_context(making_way(self._make_way))
-        self._open.enter_context(_warnings_shown(self._mode))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        self._open.close()
-
-    def opened(self, run: Run, notes: tuple[str, ...]) -> None:
-        self.run = run
-        self._capture.log_to(run.paths.log)
-        for note in notes:
-            print_warning(note, mode=self._mode)
-
-    def started(self, header: RunHeader) -> None:
-        if self._mode is not Mode.JSON:
-            print_sections([_header(header)], mode=self._mode, file=sys.stderr)
-        if self._mode is Mode.RICH and sys.stderr.isatty():
-            self._bar = RunBar(console(sys.stderr), items=header.items, done=header.done)
-            self._bar.start()
-
-    def progressed(self, progress: Progress) -> None:
-        if self._bar is None:
-            return
-        if self._debugged and sys.gettrace() in (None, self._tracer):
-            self._debugged = False
-            self._capture.resume()
-            self._bar.start()
-        self._bar.update(progress)
-
-    def _make_way(self) -> None:
-        """A debugger gets the terminal, until it has let the program go on."""
-        if self._bar is not None:
-            self._debugged = True
-            self._bar.stop()
-            self._capture.pause()
-
-
-@contextmanager
-def _warnings_shown(mode: Mode) -> Iterator[None]:
-    """Our own warnings reach the person; a failed rollout's traceback is for the log."""
-    handler = _Warnings(mode)
-    handler.addFilter(lambda record: not record.name.startswith(_ROLLOUTS))
-    ours = logging.getLogger("osmosis_ai")
-    ours.addHandler(handler)
-    try:
-        yield
-    finally:
-        ours.removeHandler(handler)
-
-
-_ROLLOUTS = "osmosis_ai.rollout.execution"
-
-
-class _Warnings(logging.Handler):
-    def __init__(self, mode: Mode) -> None:
-        super().__init__(logging.WARNING)
-        self._mode = mode
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print_warning(record.getMessage(), mode=self._mode)
-
-
-def _header(header: RunHeader) -> Section:
-    run, done = header.run, header.done
-    owed = f"{done:,} of {header.items:,} rollouts are done" if done else ""
-    return Section(
-        run.name,
-        [
-            Fact("Driver", header.driver, f"{header.max_in_flight} at once"),
-            Fact("Model", run.document.config.experiment.model_path),
-            Fact(
-                "Data", run.document.dataset_path, rows_note(run, run.document.config.evaluation.n)
-            ),
-            Fact("Run folder", short_path(run.paths.folder), owed),
-        ],
-    )
+        return _print_stopped(watcher.run, mode)
+    return _print_result(watcher.run, result, mode, min_scored=min_scored)
 
 
 def _print_result(run: Run, result: EvalResult, mode: Mode, *, min_scored: float | None) -> int:

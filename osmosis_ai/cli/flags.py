@@ -1,0 +1,94 @@
+"""The flags of `osmosis eval run`, each said once: its type, its help, and what it sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from osmosis_ai.eval.evaluation import RunOptions
+from osmosis_ai.eval.outcome import FAILED, Outcome
+
+SETTINGS = {"n": "evaluation.n", "limit": "evaluation.limit"}
+"""Flags that are a key of the file, which they win over."""
+
+
+def overrides(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command line says of the file's keys; None where it says nothing."""
+    return {key: params[name] for name, key in SETTINGS.items()}
+
+
+def run_options(params: Mapping[str, Any]) -> RunOptions:
+    """What a command line says that no file does."""
+    return RunOptions(
+        name=params["name"],
+        rows=params["rows"],
+        max_in_flight=params["max_in_flight"],
+        fresh=params["fresh"],
+        retried=_retried(params),
+        driver=params["driver"],
+        server_url=params["server"],
+    )
+
+
+def _retried(params: Mapping[str, Any]) -> frozenset[Outcome]:
+    failed = FAILED if params["retry_failed"] else frozenset[Outcome]()
+    return failed | ({Outcome.NO_RESULT} if params["retry_no_result"] else frozenset())
+
+
+Config: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="The TOML file of the evaluation.")
+]
+Name: TypeAlias = Annotated[
+    str | None, typer.Option(help="Name of the run; else the file's.", show_default=False)
+]
+Attempts: TypeAlias = Annotated[
+    int | None, typer.Option("--n", "-n", help="Attempts at each row.", show_default=False)
+]
+Limit: TypeAlias = Annotated[
+    int | None, typer.Option(help="Only the first so many rows.", show_default=False)
+]
+Rows: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Only these rows, counted from 0: 0-9,12.", show_default=False),
+]
+MaxInFlight: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Rollouts at once.", show_default=False)
+]
+Fresh: TypeAlias = Annotated[
+    bool, typer.Option("--fresh", help="Archive the run of that name and start over.")
+]
+RetryFailed: TypeAlias = Annotated[
+    bool, typer.Option("--retry-failed", help="Run again what failed.")
+]
+RetryNoResult: TypeAlias = Annotated[
+    bool, typer.Option("--retry-no-result", help="Run again what has no result.")
+]
+MinScored: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="End with 1 where a smaller share of the rollouts is scored: 0.99.",
+        show_default=False,
+    ),
+]
+Driver: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="How rollouts are reached: in-process, process or http.", show_default=False),
+]
+Server: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="A running rollout server.", show_default=False),
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")
+]
+SecretsFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="NAME=value lines; - reads them from stdin.", show_default=False
+    ),
+]
