@@ -73,7 +73,18 @@ class RolloutError(OsmosisError):
 
 
 class ModelError(RolloutError):
-    """The model endpoint did not answer a call."""
+    """The model endpoint did not answer a call; `status_code` is what it said, None for nothing."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: str | None = None,
+        category: str | None = None,
+        status_code: int | None = None,
+    ) -> None:
+        super().__init__(message, phase=phase, category=category)
+        self.status_code = status_code
 
 
 class WorkflowError(RolloutError):

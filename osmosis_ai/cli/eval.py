@@ -41,6 +41,7 @@ def run(
     min_scored: flags.MinScored = None,
     driver: flags.Driver = None,
     server: flags.Server = None,
+    probe: flags.Probe = None,
     dry_run: flags.DryRun = False,
     secrets_file: flags.SecretsFile = None,
 ) -> None:
@@ -66,23 +67,34 @@ def _run(config: EvalConfig, options: RunOptions, mode: Mode, *, min_scored: flo
 def _print_result(run: Run, result: EvalResult, mode: Mode, *, min_scored: float | None) -> int:
     """Show what was measured; the exit code says whether all is done, and enough is scored."""
     summary = result.summary
+    is_whole = result.halted_by is None and not summary.pending
     print_operation(
         "eval.run",
-        status="partial" if summary.pending else "success",
+        status="success" if is_whole else "partial",
         resource=run_data(run, summary),
-        message=f"{summary.finished:,} of {summary.items:,} rollouts are done.",
+        message=_message(result),
         next_steps=list(_next_steps(run, result)),
         sections=result_sections(run, summary),
         mode=mode,
     )
-    if result.halted_by is not None:
-        print_problem(result.halted_by, mode=mode, command="eval run")
     for doubt in find_doubts(summary):
         print_warning(doubt, mode=mode)
+    if result.halted_by is not None:
+        print_problem(result.halted_by, mode=mode, command="eval run")
     if min_scored is not None and summary.scored_share < min_scored:
         print_problem(_too_few(summary, min_scored), mode=mode, command="eval run")
         return 1
-    return 1 if summary.pending else 0
+    return 0 if is_whole else 1
+
+
+def _message(result: EvalResult) -> str:
+    summary = result.summary
+    done = f"{summary.finished:,} of {summary.items:,} rollouts are done."
+    lost = summary.outcomes[Outcome.NO_RESULT]
+    if result.halted_by is None:
+        return done
+    again = f" --retry-no-result gives the {lost:,} without a result another go." if lost else ""
+    return f"{done} The same command goes on with the other {summary.pending:,}.{again}"
 
 
 def _too_few(summary: Summary, min_scored: float) -> OsmosisError:

@@ -11,7 +11,7 @@ import typer
 from osmosis_ai.eval.evaluation import RunOptions
 from osmosis_ai.eval.outcome import FAILED, Outcome
 
-SETTINGS = {"n": "evaluation.n", "limit": "evaluation.limit"}
+SETTINGS = {"n": "evaluation.n", "limit": "evaluation.limit", "probe": "model.probe"}
 """Flags that are a key of the file, which they win over."""
 
 
@@ -85,6 +85,14 @@ Server: TypeAlias = Annotated[
 ]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")
+]
+Probe: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--probe/--no-probe",
+        help="Ask the model one plain question before the first rollout.",
+        show_default="ask",
+    ),
 ]
 SecretsFile: TypeAlias = Annotated[
     str | None,

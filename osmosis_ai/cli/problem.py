@@ -22,6 +22,7 @@ from osmosis_ai.errors import (
     BackendError,
     ConfigError,
     MissingExtraError,
+    ModelError,
     OsmosisError,
     ProtocolError,
     RunError,
@@ -54,6 +55,8 @@ def print_warning(message: str, *, mode: Mode) -> None:
 
 def error_code(error: BaseException) -> str:
     """The word that programs tell errors apart by."""
+    if isinstance(error, ModelError) and error.status_code in _BY_STATUS:
+        return _BY_STATUS[error.status_code]
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -65,8 +68,16 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
     (RunNotFoundError, "NOT_FOUND"),
     (RunError, "CONFLICT"),
     (BackendError, "NETWORK"),
+    (ModelError, "NETWORK"),
     (ProtocolError, "NETWORK"),
 )
+
+_BY_STATUS: dict[int | None, str] = {
+    401: "AUTH_REQUIRED",
+    403: "AUTH_REQUIRED",
+    404: "NOT_FOUND",
+    429: "RATE_LIMITED",
+}
 
 
 def _print_json(error: Exception, command: str) -> None:

@@ -81,6 +81,8 @@ class ModelSection(_Section):
     """Fields set on every request, over what the rollout sent."""
     max_retries: Annotated[int, Field(ge=0)] = 3
     """Goes at one call after the first, on 429, 5xx and lost connections."""
+    probe: bool = True
+    """Ask one plain question before the first rollout; a scripted model is not asked."""
 
 
 class SecretsSection(_Section):

@@ -119,6 +119,8 @@ async def evaluate(
                 server_url=options.server_url,
                 on_sample=store.write_sample,
             ) as driver:
+                if config.file.model.probe:
+                    await driver.probe()
                 told.started(_header(config, store, driver, options))
                 return await run_eval(
                     config,

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from osmosis_ai.errors import BackendError, OsmosisError, ProtocolError
 from osmosis_ai.eval.config import EvalConfig
+from osmosis_ai.eval.halt import ModelWatch
 from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import Outcome, classify, no_result
 from osmosis_ai.eval.record import Record, item_for, make_record, rollout_id_for
@@ -20,7 +21,7 @@ from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.store import RunStore
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.execution import error_text
-from osmosis_ai.rollout.types import ExecutionRequest
+from osmosis_ai.rollout.types import ExecutionRequest, ModelUsage
 
 logger = logging.getLogger(__name__)
 
@@ -73,12 +74,14 @@ async def run_eval(
 ) -> EvalResult:
     """Run every item the store does not have yet, and summarize all it has then.
 
-    A rollout that fails is a record. A driver that says no further rollout can succeed, or a disk
-    that takes no record, ends dispatching: what is in flight ends, the rest stays pending.
+    A rollout that fails is a record. A driver that says no further rollout can succeed, a model
+    that is gone or rejects the key, or a disk that takes no record, ends dispatching: what is in
+    flight ends, the rest stays pending.
     Cancelled, it cancels what runs, writes no record of it, and passes the cancellation on.
     """
     workers = choose_max_in_flight(config, driver, max_in_flight=max_in_flight)
-    session = _Session(config, driver, store, on_progress or _ignore)
+    model = ModelWatch(driver, probes=config.file.model.probe)
+    session = _Session(config, driver, store, on_progress or _ignore, model)
     end: RunEnd = "interrupted"
     try:
         await session.work(session.owed(rows), workers=workers)
@@ -107,6 +110,7 @@ class _Session:
     driver: RolloutDriver
     store: RunStore
     on_progress: Callable[[Progress], None]
+    model: ModelWatch
     halted_by: OsmosisError | None = None
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     reward_sum: float = 0.0
@@ -159,13 +163,16 @@ class _Session:
             self.halted_by = error
 
     async def _run(self, item: _Item) -> None:
-        record = await self._record(item)
+        record, usage = await self._record(item)
         await self.store.append(record)
         self.outcomes[record.outcome] += 1
         self.reward_sum += record.reward or 0.0
         self._tell(record)
+        end = await self.model.find_end(usage)
+        if end is not None:
+            self._halt(end)
 
-    async def _record(self, item: _Item) -> Record:
+    async def _record(self, item: _Item) -> tuple[Record, ModelUsage | None]:
         row, key = item.row, item.row.key
         rollout_id = rollout_id_for(
             run_id=self.store.run_id, item=key, attempt=item.attempt, try_index=item.try_index
@@ -182,7 +189,7 @@ class _Session:
             # One rollout that its driver loses must not end the run.
             logger.exception("rollout %s: the driver failed", rollout_id)
             verdict = no_result(f"the driver failed: {error_text(error)}")
-        return make_record(
+        record = make_record(
             verdict,
             outcome,
             item=rollout_item,
@@ -191,6 +198,7 @@ class _Session:
             rollout_id=rollout_id,
             duration_sec=time.monotonic() - started,
         )
+        return record, None if outcome is None else outcome.usage
 
     def _request(self, rollout_id: str, row: Row) -> ExecutionRequest:
         evaluation = self.config.file.evaluation

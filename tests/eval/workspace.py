@@ -104,6 +104,8 @@ class FunctionDriver(RolloutDriver):
     """Set when so many rollouts run at once."""
     started: list[tuple[int, int]] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
+    probe_error: Exception | None = None
+    probes: int = 0
     cancelled: int = 0
     running: int = 0
     peak: int = 0
@@ -129,6 +131,13 @@ class FunctionDriver(RolloutDriver):
             raise
         finally:
             self.running -= 1
+
+    async def probe(self) -> None:
+        self.probes += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.probe_error is not None:
+            raise self.probe_error
 
     @property
     def max_in_flight(self) -> int | None:

@@ -6,6 +6,7 @@ and the deadline clock do not wait for that loop.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import logging
@@ -30,6 +31,7 @@ from osmosis_ai.rollout.controller.bridge import Bridge
 from osmosis_ai.rollout.controller.clock import DeadlineClock
 from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.model.base import ModelCall, ModelClient
+from osmosis_ai.rollout.controller.probe import PROBE_TIMEOUT_SEC, probe_model
 from osmosis_ai.rollout.controller.rendezvous import Kind, Rendezvous
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.controller.web import Listening, listen
@@ -60,7 +62,8 @@ class Controller:
         kept_rendezvous: int = KEPT_RENDEZVOUS,
     ) -> None:
         self._model = model
-        self._bridge = Bridge(model, retry=retry or RetryPolicy(), max_body_bytes=max_body_bytes)
+        self._retry = retry or RetryPolicy()
+        self._bridge = Bridge(model, retry=self._retry, max_body_bytes=max_body_bytes)
         self._max_body_bytes = max_body_bytes
         self._endpoints: dict[str, RolloutEndpoint] = {}
         self._ended = _Ended(kept_rendezvous)
@@ -114,6 +117,17 @@ class Controller:
         if deadline_sec is not None:
             endpoint.set_deadline(deadline_sec, on_deadline)
         return endpoint
+
+    async def probe(self, *, timeout_sec: float = PROBE_TIMEOUT_SEC) -> None:
+        """Ask the model one thing; raises ModelError, in words for a person, where that fails.
+
+        For callers in other threads than the listener's.
+        """
+        with self.open_rollout(secrets.token_hex(16), deadline_sec=timeout_sec) as endpoint:
+            asking = probe_model(self._model, endpoint, retry=self._retry)
+            await asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(asking, self._listening.loop)
+            )
 
     def _make_key(self) -> str:
         # One random secret for all keys: each draw of its own would be a system call that lets

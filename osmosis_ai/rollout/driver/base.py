@@ -57,6 +57,9 @@ class RolloutDriver(ABC):
     ) -> ExecutionOutcome:
         """Run one rollout; enforces the deadline of the request and cancels past it."""
 
+    async def probe(self) -> None:
+        """Ask the model one thing; raises ModelError where it does not answer as it should."""
+
     @property
     @abstractmethod
     def max_in_flight(self) -> int | None:

@@ -91,6 +91,10 @@ class FlightDriver(RolloutDriver):
         await self._archive(flight, outcome)
         return outcome
 
+    async def probe(self) -> None:
+        """Ask the model that the rollouts call."""
+        await self._controller.probe()
+
     async def close(self) -> None:
         """Cancel what did not stop when it was told to."""
         for task in self._flights:

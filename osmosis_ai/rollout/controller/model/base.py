@@ -61,6 +61,9 @@ class ModelClient(ABC):
     name: str = "policy"
     """What the list of models calls it."""
 
+    is_local: bool = False
+    """Whether it is code in this process: there, and free, without being asked."""
+
     async def open(self) -> None:
         """Get ready; called once, in the loop of the calls."""
 

@@ -35,6 +35,8 @@ class ScriptedClient(ModelClient):
     HTTP 500 with the text, and counts as the model's failure, not the agent's.
     """
 
+    is_local = True
+
     def __init__(self, function: ScriptedFunction) -> None:
         self._function = function
 
