@@ -91,7 +91,7 @@ def test_a_real_endpoint_takes_a_change_of_the_model_and_nothing_else(workspace:
     text = config.read_text(encoding="utf-8").replace("scripted:policy:reply", "my-model")
     with ScriptedModel(multiply_with_tool) as model:
         config.write_text(f'{text}\n[model]\nbase_url = "{model.base_url}"\n', encoding="utf-8")
-        records = evaluate(workspace, "real", "--limit", "10")
+        records = evaluate(workspace, "real", "--limit", "10", "--no-probe")
     assert [record["reward"] for record in records] == [1.0] * 40
     assert {call.request["model"] for call in model.calls} == {"my-model"}
     assert len(model.calls) == 80
@@ -121,7 +121,7 @@ def test_a_tool_call_that_makes_no_sense_is_answered(workspace: Path):
     script = [call_tool("multiply", val1="many"), "I give up."]
     with ScriptedModel(script) as model:
         config.write_text(f'{text}\n[model]\nbase_url = "{model.base_url}"\n', encoding="utf-8")
-        flags = ["--rows", "7", "--max-in-flight", "1"]
+        flags = ["--rows", "7", "--max-in-flight", "1", "--no-probe"]
         config.write_text(config.read_text(encoding="utf-8").replace("n = 4", "n = 1"), "utf-8")
         records = evaluate(workspace, "clumsy", *flags)
     assert [record["reward"] for record in records] == [0.0]

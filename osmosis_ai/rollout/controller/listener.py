@@ -118,12 +118,12 @@ class Controller:
             endpoint.set_deadline(deadline_sec, on_deadline)
         return endpoint
 
-    async def probe(self, *, timeout_sec: float = PROBE_TIMEOUT_SEC) -> None:
+    async def probe(self) -> None:
         """Ask the model one thing; raises ModelError, in words for a person, where that fails.
 
         For callers in other threads than the listener's.
         """
-        with self.open_rollout(secrets.token_hex(16), deadline_sec=timeout_sec) as endpoint:
+        with self.open_rollout(secrets.token_hex(16), deadline_sec=PROBE_TIMEOUT_SEC) as endpoint:
             asking = probe_model(self._model, endpoint, retry=self._retry)
             await asyncio.wrap_future(
                 asyncio.run_coroutine_threadsafe(asking, self._listening.loop)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from osmosis_ai.errors import ModelError
+from osmosis_ai.rollout.controller.endpoint import PAST_DEADLINE
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.base import (
     ModelCall,
@@ -18,7 +19,7 @@ from osmosis_ai.rollout.controller.model.base import (
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.controller.probe import probe_model
 from osmosis_ai.rollout.controller.retry import RetryPolicy
-from osmosis_ai.testing import Gate, Held, HttpReply, ScriptedModel
+from osmosis_ai.testing import HttpReply, ScriptedModel
 from tests.rollout.controller.calling import to
 
 NO_LIMIT = HttpReply(400, {"error": {"message": "max_tokens is not supported"}})
@@ -96,15 +97,6 @@ async def test_nobody_at_the_address_is_told_with_the_address() -> None:
     assert caught.value.status_code is None
 
 
-async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
-    with (
-        ScriptedModel(Held(Gate(), "late")) as model,
-        Controller(to(model)) as controller,
-        pytest.raises(ModelError, match="gave no answer in time"),
-    ):
-        await controller.probe(timeout_sec=0.01)
-
-
 class Silent(ModelClient):
     """Is asked, and says nothing."""
 
@@ -124,6 +116,16 @@ async def test_a_probe_that_is_cancelled_stays_so() -> None:
         await model.asked.wait()
         probe.cancel()
         with pytest.raises(asyncio.CancelledError):
+            await probe
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+    model = Silent()
+    with Controller(model) as controller, controller.open_rollout("r1") as endpoint:
+        probe = asyncio.create_task(probe_model(model, endpoint, retry=RetryPolicy()))
+        await model.asked.wait()
+        endpoint.end_calls(PAST_DEADLINE)
+        with pytest.raises(ModelError, match="gave no answer in time: the deadline"):
             await probe
 
 
