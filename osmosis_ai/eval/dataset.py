@@ -34,7 +34,7 @@ def load_dataset(path: Path) -> Dataset:
 
     Raises DatasetError that names the first faults with row and column, and how many there are.
     """
-    stamp, sha256 = _stamp(path), _digest(path)
+    stamp, sha256 = _stamp(_stamped(path)), _digest(path)
     repeats, faults, total = _Repeats.for_file(path), RowFaults(path), 0
     for index, raw in enumerate(read_rows(path)):
         total += 1
@@ -51,10 +51,11 @@ def load_dataset(path: Path) -> Dataset:
 def load_rows(dataset: Dataset, selection: Selection) -> Iterator[Row]:
     """Read the selected rows, one at a time; raises DatasetError if the file has changed."""
     occurrences = dict.fromkeys(dataset.may_repeat, 0)
+    stamped = _stamped(dataset.path)
     for index, raw in enumerate(read_rows(dataset.path)):
         if index > selection.last:
             return
-        if _stamp(dataset.path) != dataset.stamp:
+        if _stamp(stamped) != dataset.stamp:
             raise DatasetError(f"{dataset.path} changed while it was being read: run again")
         row = parse_row(index, raw)
         digest = digest_content(row)
@@ -118,13 +119,18 @@ def _digest_file(path: Path) -> bytes:
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    """Time and size, which change when a file does; of a folder those of its `state.json`."""
+def _stamped(path: Path) -> str:
+    """The file that changes when a data set does: of a folder its `state.json`."""
     state = path / "state.json"
+    return str(state if state.is_file() else path)
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    """Time and size, which change when a file does."""
     try:
-        status = os.stat(state if state.is_file() else path)
+        status = os.stat(file)
     except OSError as error:
-        raise DatasetError(f"cannot read {path}: {error.strerror}") from error
+        raise DatasetError(f"cannot read {file}: {error.strerror}") from error
     return status.st_mtime_ns, status.st_size
 
 

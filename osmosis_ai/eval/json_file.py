@@ -15,23 +15,14 @@ def write_json(path: Path, value: Any) -> None:
     """Replace a file by a JSON document; it is on disk when this returns."""
     document = make_safe(value).value
     data = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    replace_file(path, data, durable=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
-
-
-def replace_file(path: Path, data: bytes, *, durable: bool) -> None:
-    """Replace a file as a whole, so that nobody reads half of it.
-
-    Without `durable` a power cut may lose it: enough for what is written anew when it is missing.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)

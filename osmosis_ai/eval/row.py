@@ -62,15 +62,13 @@ def digest_content(row: Row) -> str:
     """
     # Escaped to ASCII: lone surrogates and NaN have a digest too.
     try:
-        content = json.dumps(
-            [row.prompt, row.label, _without_nulls(row.metadata)],
-            sort_keys=True,
-            separators=(",", ":"),
-            default=str,
-        )
+        content = _CANONICAL.encode([row.prompt, row.label, _without_nulls(row.metadata)])
     except RecursionError:
         raise RowFault("is nested too deeply", column="metadata") from None
     return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.store import RunStore
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.execution import error_text
+from osmosis_ai.rollout.garbage import patient_collector
 from osmosis_ai.rollout.types import ExecutionRequest, ModelUsage
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,8 @@ async def run_eval(
     session = _Session(config, driver, store, on_progress or _ignore, model)
     end: RunEnd = "interrupted"
     try:
-        await session.work(session.owed(rows), workers=workers)
+        with patient_collector():
+            await session.work(session.owed(rows), workers=workers)
         end = "finished" if session.halted_by is None else "halted"
     finally:
         await store.journal.flush()

@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.dataset import Dataset
 from osmosis_ai.eval.inputs import changed_inputs, describe_inputs
 from osmosis_ai.eval.journal import Journal, drop_torn_line, open_journal
-from osmosis_ai.eval.json_file import replace_file, write_json
+from osmosis_ai.eval.json_file import write_json
 from osmosis_ai.eval.ledger import Ledger
 from osmosis_ai.eval.lock import run_lock
 from osmosis_ai.eval.metrics import Summary, measure_latency
@@ -30,6 +30,7 @@ from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import SCHEMA_VERSION, Record
 from osmosis_ai.eval.run_folder import Run, RunDocument, RunPaths, read_run
 from osmosis_ai.eval.selection import Selection, parse_selection
+from osmosis_ai.rollout.artifacts import replace_file
 from osmosis_ai.rollout.safe_json import dump_json
 from osmosis_ai.rollout.types import ExecutionRequest, RolloutSample
 
@@ -46,6 +47,10 @@ class RunStore:
     notes: tuple[str, ...] = ()
     """What a person should know about how the run was found."""
     _samples_refused: bool = False
+    _rollouts: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rollouts = str(self.run.paths.rollouts)
 
     @property
     def run_id(self) -> str:
@@ -61,10 +66,9 @@ class RunStore:
 
         Never fails the rollout: a file that cannot be written is warned of once.
         """
-        folder = self.run.paths.rollouts / request.id
+        folder = f"{self._rollouts}/{request.id}"
         try:
-            os.makedirs(folder, exist_ok=True)
-            replace_file(folder / "sample.json", _sample_document(request, sample), durable=False)
+            replace_file(folder, "sample.json", _sample_document(request, sample))
         except OSError as error:
             if not self._samples_refused:
                 self._samples_refused = True

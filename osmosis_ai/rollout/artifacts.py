@@ -1,4 +1,4 @@
-"""The folder of one rollout, and the directory in it that workflow and grader write to."""
+"""The folder of one rollout: its files, and the directory that workflow and grader write to."""
 
 from __future__ import annotations
 
@@ -56,6 +56,38 @@ def make_artifacts_dir(rollout_id: str, *, context: RolloutContext | None = None
         _warn(root, exc)
         return None
     return Path(path)
+
+
+def replace_file(folder: str, name: str, data: bytes) -> None:
+    """Write a file as a whole, so that nobody reads half of it; the folder is made if it is not.
+
+    A link in its place is replaced, not followed. A power cut may lose it.
+    """
+    temporary = f"{folder}/.{name}.tmp"
+    try:
+        descriptor = _open_new(temporary)
+    except FileNotFoundError:
+        os.makedirs(folder, exist_ok=True)
+        descriptor = _open_new(temporary)
+    try:
+        _write_out(descriptor, data)
+        os.replace(temporary, f"{folder}/{name}")
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def _write_out(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
+
+
+def _open_new(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
 
 
 def _probe(root: str) -> None:

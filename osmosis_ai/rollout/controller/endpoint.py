@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -57,14 +56,14 @@ class RolloutEndpoint:
         self._clock = clock
         self._ends_at = math.inf
         self._on_deadline: Callable[[], None] | None = None
-        self._rang = threading.Event()
+        self._rang = False
         self._close = close
         self._end: str | None = None
 
     @property
     def is_expired(self) -> bool:
         """Whether the deadline has passed, also where nobody had a moment to notice it."""
-        return self._rang.is_set() or self._clock.now() > self._ends_at
+        return self._rang or self._clock.now() > self._ends_at
 
     @property
     def remaining_sec(self) -> float:
@@ -169,7 +168,7 @@ class RolloutEndpoint:
 
     def expire(self) -> None:
         """The clock rang."""
-        self._rang.set()
+        self._rang = True
         self.end_calls(PAST_DEADLINE)
         if self._on_deadline is not None:
             self._on_deadline()

@@ -119,7 +119,7 @@ class FlightDriver(RolloutDriver):
             self._slots.release()
             raise
         flight = Flight(request, item, endpoint, self._deadline(request))
-        flight.task = asyncio.create_task(self._fly(flight))
+        flight.take_off(asyncio.create_task(self._fly(flight)))
         self._flights[flight.task] = flight
         flight.task.add_done_callback(self._land)
         return flight
@@ -163,14 +163,19 @@ class Flight:
     messages: SafeJson | None = None
     """The conversation before it was graded, where this process is the one that archives it."""
     task: asyncio.Task[None] = field(init=False)
-    _rang: asyncio.Future[None] = field(init=False)
+    _over: asyncio.Future[None] = field(init=False)
     _loop: asyncio.AbstractEventLoop = field(init=False)
     _started: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._rang = self._loop.create_future()
+        self._over = self._loop.create_future()
         self._started = self._loop.time()
+
+    def take_off(self, task: asyncio.Task[None]) -> None:
+        """Its task begins; the end of that is what `wait` waits for."""
+        self.task = task
+        task.add_done_callback(self._hear)
 
     def start_clock(self) -> None:
         """Execution begins: so does the time the rollout has."""
@@ -184,13 +189,13 @@ class Flight:
         except RuntimeError:
             logger.debug("a deadline rang after its event loop was closed")
 
-    def _hear(self) -> None:
-        if not self._rang.done():
-            self._rang.set_result(None)
+    def _hear(self, task: asyncio.Task[None] | None = None) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
 
     async def wait(self) -> None:
         """Return when it has ended or its deadline rings, whichever is first."""
-        await asyncio.wait({self.task, self._rang}, return_when=asyncio.FIRST_COMPLETED)
+        await self._over
 
     def outcome(self) -> ExecutionOutcome:
         """What came of it: the answers that came in time, or what their absence means."""

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from osmosis_ai import __version__
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.rollout.backend.base import ExecutionBackend
+from osmosis_ai.rollout.garbage import patient_collector
 from osmosis_ai.rollout.http import HttpClient
 from osmosis_ai.rollout.protocol import (
     CancelRolloutsRequest,
@@ -27,7 +28,6 @@ from osmosis_ai.rollout.protocol import (
 from osmosis_ai.rollout.server.auth import BearerGate
 from osmosis_ai.rollout.server.body_route import BodyRoute, Problem, json_response
 from osmosis_ai.rollout.server.delivery import Delivery
-from osmosis_ai.rollout.server.garbage import patient_collector
 from osmosis_ai.rollout.server.jobs import Admission, DrainLimits, Jobs
 
 INSTANCE_ID_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"

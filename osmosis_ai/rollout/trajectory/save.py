@@ -52,7 +52,7 @@ async def save_trajectory(
     try:
         folder = _folder(rollout_id, artifact_root)
         if diagnostics:
-            _write(folder, "diagnostics.json", _diagnostics(diagnostics))
+            artifacts.replace_file(folder, "diagnostics.json", _diagnostics(diagnostics))
         if messages is None:
             messages = snapshot_messages(result.sample)
         if result.sample is None or messages is None:
@@ -70,7 +70,7 @@ async def save_trajectory(
             unmatched_sample_reports=unmatched,
             messages=orjson.loads(messages.data),
         )
-        _write(folder, "trajectory.json", _encode(trajectory, messages.changes))
+        artifacts.replace_file(folder, "trajectory.json", _encode(trajectory, messages.changes))
     except Exception as exc:  # what users, controllers and file systems left must not cost more
         logger.warning("rollout %s: its trajectory is not saved: %s", rollout_id, exc)
 
@@ -107,32 +107,3 @@ def _diagnostics(diagnostics: Mapping[str, Any]) -> bytes:
     if changes:
         safe[MADE_SAFE_KEY] = changes
     return orjson.dumps(safe, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-
-
-def _write(folder: str, name: str, data: bytes) -> None:
-    """Replace a file as a whole; a link in its place is replaced, not followed."""
-    temporary = f"{folder}/.{name}.tmp"
-    try:
-        descriptor = _open_new(temporary)
-    except FileNotFoundError:
-        os.makedirs(folder, exist_ok=True)
-        descriptor = _open_new(temporary)
-    try:
-        _write_out(descriptor, data)
-        os.replace(temporary, f"{folder}/{name}")
-    except OSError:
-        os.unlink(temporary)
-        raise
-
-
-def _write_out(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    try:
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    finally:
-        os.close(descriptor)
-
-
-def _open_new(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)

@@ -1,4 +1,4 @@
-"""The pace of the garbage collector is a server's while it lives, and nobody else's."""
+"""The pace of the garbage collector is a server's or a run's while it lasts, and nobody else's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from osmosis_ai.rollout.server.garbage import YOUNG_OBJECTS
+from osmosis_ai.rollout.garbage import YOUNG_OBJECTS
 from tests.rollout.server.serving import serving
 
 
