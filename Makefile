@@ -22,7 +22,7 @@ compile = bin/uv pip compile --quiet --upgrade --universal --no-annotate --no-he
 .PHONY: demo gsm8k test test-frameworks test-harbor test-data test-floor check upgrade changelog build clean
 
 demo: ## run the multiply evaluation end to end
-	@env=$$($(demo)) && $$env/bin/osmosis eval run examples/multiply/configs/eval/multiply.toml
+	@env=$$($(demo)) && $$env/bin/osmosis eval run examples/multiply/configs/eval/multiply.toml --name demo
 
 gsm8k: ## replay the recorded GSM8K completions: one line a model, NAME PASSED/TOTAL
 	@env=$$($(demo)) && $$env/bin/python examples/gsm8k/run.py

@@ -174,6 +174,7 @@ CHECKED: dict[str, Callable[[list[str]], None]] = {
     ". .venv/bin/activate": accept,
     "python rollouts/multiply/main.py": check_file,
     "osmosis eval run configs/eval/real.toml": check_config,
+    "osmosis rollout serve ": accept,
     "cd ": accept,
     "export ": accept,
 }
