@@ -71,10 +71,10 @@ def _print_result(run: Run, result: EvalResult, mode: Mode, *, min_scored: float
     print_operation(
         "eval.run",
         status="success" if is_whole else "partial",
-        resource=run_data(run, summary),
+        resource=run_data(run, summary, result.timing),
         message=_message(result),
         next_steps=list(_next_steps(run, result)),
-        sections=result_sections(run, summary),
+        sections=result_sections(run, summary, result.timing),
         mode=mode,
     )
     for doubt in find_doubts(summary):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.cli.output import Column, Fact, Section
+from osmosis_ai.cli.timing import cost, record_parts, timing_facts
 from osmosis_ai.eval.attempts import Agreement, Chance
 from osmosis_ai.eval.breakdown import GroupSummary
 from osmosis_ai.eval.distribution import Distribution
@@ -16,12 +17,13 @@ from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import Record, to_json
 from osmosis_ai.eval.run_folder import Run
+from osmosis_ai.eval.timing import Timing
 
 ABSENT = "-"
 """Stands where there is no number; never 0."""
 
 
-def run_data(run: Run, summary: Summary) -> dict[str, Any]:
+def run_data(run: Run, summary: Summary, timing: Timing | None = None) -> dict[str, Any]:
     """A run for programs."""
     document = run.document
     experiment = document.config.experiment
@@ -37,6 +39,7 @@ def run_data(run: Run, summary: Summary) -> dict[str, Any]:
         "selected_rows": document.rows,
         "total_rows": run.total_rows,
         "summary": summary.to_json(),
+        **({} if timing is None else {"timing": timing.to_json()}),
     }
 
 
@@ -47,18 +50,19 @@ def run_state(run: Run, summary: Summary) -> str:
     return "incomplete" if summary.pending else "finished"
 
 
-def run_sections(run: Run, summary: Summary) -> list[Section]:
+def run_sections(run: Run, summary: Summary, timing: Timing) -> list[Section]:
     """A run for people."""
     title = f"{run.name} ({run_state(run, summary)})"
-    return [Section(title, list(_facts(run, summary))), *result_sections(run, summary)]
+    return [Section(title, list(_facts(run, summary))), *result_sections(run, summary, timing)]
 
 
-def result_sections(run: Run, summary: Summary) -> list[Section]:
+def result_sections(run: Run, summary: Summary, timing: Timing) -> list[Section]:
     """What a run has measured, for people."""
     return [
         Section("Result", list(_numbers(summary))),
         Section("Outcomes", list(_outcomes(summary))),
         *_error_sections(summary),
+        Section("Time and cost", list(timing_facts(timing))),
         Section("Where", list(_places(run))),
     ]
 
@@ -252,7 +256,8 @@ def record_section(record: Record, run: Run) -> Section:
         Fact("Reward", _cell(record.reward, ".6g")),
         Fact("Model calls", _cell(record.calls, ","), _failed_calls(record)),
         Fact("Tokens", _cell(record.total_tokens, ",")),
-        Fact("Seconds", _cell(record.duration_sec, ".3f")),
+        Fact("Cost", cost(record.cost_usd)),
+        Fact("Seconds", _cell(record.duration_sec, ".3f"), record_parts(record)),
         Fact("Error", _error(record), record.error_phase or ""),
         Fact("Folder", short_path(run.paths.rollouts / record.rollout_id)),
     ]
@@ -260,7 +265,8 @@ def record_section(record: Record, run: Run) -> Section:
 
 
 def _failed_calls(record: Record) -> str:
-    return f"{record.failed_calls:,} failed" if record.failed_calls else ""
+    counts = {"failed": record.failed_calls, "retries": record.retries}
+    return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
 
 
 def _error(record: Record) -> str:

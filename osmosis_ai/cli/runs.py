@@ -30,6 +30,7 @@ from osmosis_ai.eval.config import EVALS_DIR, find_workspace
 from osmosis_ai.eval.outcome import FAILED, Outcome
 from osmosis_ai.eval.record import Record
 from osmosis_ai.eval.run_folder import Run, find_run, list_runs
+from osmosis_ai.eval.timing import measure_timing
 
 PAGE = 50
 """Things shown at once unless said."""
@@ -92,8 +93,10 @@ def show(
         _print_groups(found, by, limit=None if everything else limit, mode=mode)
         return
     if row is None and not failed:
-        summary = found.summarize()
-        print_detail(run_data(found, summary), run_sections(found, summary), mode=mode)
+        table = found.tally()
+        summary, timing = found.summarize(table), measure_timing(table)
+        data = run_data(found, summary, timing)
+        print_detail(data, run_sections(found, summary, timing), mode=mode)
         return
     _print_records(found, row=row, failed=failed, limit=None if everything else limit, mode=mode)
 

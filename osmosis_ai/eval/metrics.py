@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from osmosis_ai.eval.attempts import (
     estimate_pass_hat_k,
     measure_agreement,
 )
-from osmosis_ai.eval.distribution import Distribution, describe_distribution, quantile
+from osmosis_ai.eval.distribution import Distribution, describe_distribution
 from osmosis_ai.eval.estimate import Estimate, estimate_mean, estimate_share
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import SCHEMA_VERSION, Record
@@ -151,15 +151,6 @@ def find_doubts(summary: Summary) -> list[str]:
     if spread is None or summary.mean.over < 2 or spread.minimum != spread.maximum:
         return []
     return [f"all {summary.mean.over:,} rewards are {spread.minimum:g}; is the grader right?"]
-
-
-def measure_latency(seconds: Sequence[float]) -> dict[str, float | int] | None:
-    """Quantiles of how long rollouts took, as `timing.json` keeps them; None without any."""
-    if not seconds:
-        return None
-    ordered = sorted(seconds)
-    quantiles = {f"p{percent}": quantile(ordered, percent / 100) for percent in (50, 90, 95, 99)}
-    return {"over": len(ordered), **quantiles, "max": ordered[-1]}
 
 
 def _error_count(complaint: Complaint, count: int) -> ErrorCount:

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from osmosis_ai.eval.outcome import Outcome, Verdict
 from osmosis_ai.rollout.driver.base import RolloutItem
 from osmosis_ai.rollout.safe_json import safe_text
-from osmosis_ai.rollout.types import ExecutionOutcome, RolloutId
+from osmosis_ai.rollout.types import ExecutionOutcome, RolloutId, RolloutTiming
 
 SCHEMA_VERSION: Final = 1
 """Of every file in a run folder, and of every line of the journal."""
@@ -51,10 +51,24 @@ class Record:
     calls: _Count | None = None
     """Model calls; None where the driver did not see them."""
     failed_calls: _Count | None = None
+    retries: _Count | None = None
+    """Goes at model calls after their first."""
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
     total_tokens: _Count | None = None
+    cost_usd: FiniteFloat | None = None
+    """Of all model calls; None where the price of one is not known."""
     duration_sec: FiniteFloat | None = None
+    waiting_sec: FiniteFloat | None = None
+    """Before it began."""
+    model_sec: FiniteFloat | None = None
+    """Of the workflow, with at least one model call open."""
+    tools_sec: FiniteFloat | None = None
+    """The rest of the workflow."""
+    grading_sec: FiniteFloat | None = None
+    """None where nothing was graded."""
+    call_sec: tuple[FiniteFloat, ...] | None = None
+    """Each model call that was answered."""
     schema_version: Literal[1] = SCHEMA_VERSION
 
 
@@ -81,6 +95,7 @@ def make_record(
     """The record of a rollout that has ended; `outcome` is None where its driver failed."""
     usage = None if outcome is None else outcome.usage
     measured = None if outcome is None else outcome.duration_sec
+    timing = None if outcome is None else outcome.timing
     return Record(
         row=item.row,
         attempt=item.attempt,
@@ -94,11 +109,25 @@ def make_record(
         error_message=None if verdict.message is None else _shortened(safe_text(verdict.message)),
         calls=None if usage is None else usage.calls,
         failed_calls=None if usage is None else usage.failed_calls,
+        retries=None if usage is None else usage.retries,
         prompt_tokens=None if usage is None else usage.prompt_tokens,
         completion_tokens=None if usage is None else usage.completion_tokens,
         total_tokens=None if usage is None else usage.total_tokens,
+        cost_usd=None if usage is None else usage.cost_usd,
         duration_sec=round(duration_sec if measured is None else measured, 6),
+        **({} if timing is None else _parts(timing, verdict)),
     )
+
+
+def _parts(timing: RolloutTiming, verdict: Verdict) -> dict[str, Any]:
+    was_graded = timing.grading_sec is not None and verdict.outcome is not Outcome.UNGRADED
+    return {
+        "waiting_sec": round(timing.waiting_sec, 6),
+        "model_sec": round(timing.model_sec, 6),
+        "tools_sec": round(timing.tools_sec, 6),
+        "grading_sec": round(timing.grading_sec or 0.0, 6) if was_graded else None,
+        "call_sec": tuple(round(seconds, 6) for seconds in timing.call_sec),
+    }
 
 
 def to_json(record: Record) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from osmosis_ai.eval.outcome import Outcome, classify, no_result
 from osmosis_ai.eval.record import Record, item_for, make_record, rollout_id_for
 from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.store import RunStore
+from osmosis_ai.eval.timing import Timing
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.garbage import patient_collector
@@ -52,6 +53,7 @@ class EvalResult:
     """How a run ended: what it has measured, and why it stopped early if it did."""
 
     summary: Summary
+    timing: Timing
     halted_by: OsmosisError | None = None
 
 
@@ -90,8 +92,8 @@ async def run_eval(
         end = "finished" if session.halted_by is None else "halted"
     finally:
         await store.journal.flush()
-        summary = store.close_session(session.timing(end=end, max_in_flight=workers))
-    return EvalResult(summary, session.halted_by)
+        measured = store.close_session(session.timing(end=end, max_in_flight=workers))
+    return EvalResult(measured.summary, measured.timing, session.halted_by)
 
 
 def _ignore(progress: Progress) -> None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -25,16 +25,24 @@ from osmosis_ai.eval.journal import Journal, drop_torn_line, open_journal
 from osmosis_ai.eval.json_file import write_json
 from osmosis_ai.eval.ledger import Ledger
 from osmosis_ai.eval.lock import run_lock
-from osmosis_ai.eval.metrics import Summary, measure_latency
+from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import SCHEMA_VERSION, Record
 from osmosis_ai.eval.run_folder import Run, RunDocument, RunPaths, read_run
 from osmosis_ai.eval.selection import Selection, parse_selection
+from osmosis_ai.eval.timing import Timing, measure_timing
 from osmosis_ai.rollout.artifacts import replace_file
 from osmosis_ai.rollout.safe_json import dump_json
 from osmosis_ai.rollout.types import ExecutionRequest, RolloutSample
 
 logger = logging.getLogger(__name__)
+
+
+class Measured(NamedTuple):
+    """What a run has measured, and how long that took."""
+
+    summary: Summary
+    timing: Timing
 
 
 @dataclass(slots=True)
@@ -74,20 +82,20 @@ class RunStore:
                 self._samples_refused = True
                 logger.warning("samples are not kept, %s: %s", folder, error.strerror)
 
-    def close_session(self, session: Mapping[str, Any]) -> Summary:
+    def close_session(self, session: Mapping[str, Any]) -> Measured:
         """Write `summary.json`, add the session to `timing.json`, and return what is measured.
 
         Both files follow from the journal and can be made anew: a full disk loses nothing.
         """
         table = self.run.tally()
-        summary, latency = self.run.summarize(table), measure_latency(table.durations())
-        timing = self.run.paths.timing
+        measured = Measured(self.run.summarize(table), measure_timing(table))
+        path = self.run.paths.timing
         try:
-            write_json(self.run.paths.summary, self._summary_document(summary))
-            write_json(timing, _timing_document(timing, session, latency))
+            write_json(self.run.paths.summary, self._summary_document(measured.summary))
+            write_json(path, _timing_document(path, session, measured.timing))
         except OSError as error:
             logger.warning("%s is not up to date: %s", self.run.paths.summary, error.strerror)
-        return summary
+        return measured
 
     def _summary_document(self, summary: Summary) -> dict[str, Any]:
         experiment = self.run.document.config.experiment
@@ -218,14 +226,12 @@ def _shrunk(before: Run, document: RunDocument) -> list[str]:
     return shrunk
 
 
-def _timing_document(
-    timing: Path, session: Mapping[str, Any], latency: Mapping[str, float] | None
-) -> dict[str, Any]:
+def _timing_document(path: Path, session: Mapping[str, Any], timing: Timing) -> dict[str, Any]:
     """How long rollouts took, over all sessions, and each session by itself."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "rollout_sec": latency,
-        "sessions": [*_sessions(timing), dict(session)],
+        **timing.to_json(),
+        "sessions": [*_sessions(path), dict(session)],
     }
 
 

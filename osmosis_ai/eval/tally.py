@@ -1,4 +1,4 @@
-"""The last record of each item, in some sixty bytes, in the order of row and attempt."""
+"""The last record of each item, in some hundred bytes, in the order of row and attempt."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from typing import NamedTuple
 from osmosis_ai.eval.estimate import Rewards
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import Record
+
+PARTS = ("waiting", "model", "tools", "grading")
+"""Of the time of a rollout."""
+
+_SECONDS = ("duration_sec", *(f"{part}_sec" for part in PARTS))
 
 USAGE = ("calls", "failed_calls", "prompt_tokens", "completion_tokens", "total_tokens")
 
@@ -45,14 +50,24 @@ class Tally:
     workflow_failed_reward: float | None
     superseded: int = 0
     """Records that a later try at the same item replaced."""
+    retries: int | None = None
+    """Goes at model calls after their first, in every try; None where nobody saw calls."""
+    cost_usd: float = 0.0
+    """Of every try whose cost is known."""
+    priced: int = 0
+    """How many these are."""
+    call_sec: array[float] = field(default_factory=lambda: array("d"))
+    """Seconds of each model call that was answered, in every try."""
     _size: int = 0
     """Items up to the last that has a record; the columns may have room for more."""
     _codes: bytearray = field(default_factory=bytearray)
     """0 for an item without a record, else its outcome's place."""
     _rewards: array[float] = field(default_factory=lambda: array("d"))
     """The reward that counts; NaN where there is none."""
-    _durations: array[float] = field(default_factory=lambda: array("d"))
-    """Seconds; NaN where nobody measured."""
+    _seconds: tuple[array[float], ...] = field(
+        default_factory=lambda: tuple(array("d") for _ in _SECONDS)
+    )
+    """A column for each duration; NaN where nobody measured."""
     _usage: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in USAGE))
     """A column for each field of usage; -1 for what was not seen."""
     _complaints: array[int] = field(default_factory=lambda: array("i"))
@@ -90,9 +105,10 @@ class Tally:
         }
         return totals | {"over": sum(calls >= 0 for calls in self._usage[0])}
 
-    def durations(self) -> array[float]:
-        """Seconds of the items that were measured."""
-        return array("d", (seconds for seconds in self._durations if not math.isnan(seconds)))
+    def seconds(self, name: str) -> array[float]:
+        """A duration of a record, such as `duration_sec`, of the items where it was measured."""
+        column = self._seconds[_SECONDS.index(name)]
+        return array("d", [seconds for seconds in column if seconds == seconds])
 
     def complaints(self) -> list[tuple[Complaint, int]]:
         """What went wrong and how often, the most frequent first."""
@@ -111,10 +127,22 @@ class Tally:
         self.superseded += self._codes[place] != 0
         self._codes[place] = _OUTCOMES.index(record.outcome) + 1
         self._rewards[place] = _or_nan(self._reward(record))
-        self._durations[place] = _or_nan(record.duration_sec)
+        for seconds, measured in zip(self._seconds, _measured(record), strict=True):
+            seconds[place] = math.nan if measured is None else measured
         self._complaints[place] = self._complaint_place(record)
         for column, seen in zip(self._usage, _used(record), strict=True):
             column[place] = -1 if seen is None else seen
+        self._add_spending(record)
+
+    def _add_spending(self, record: Record) -> None:
+        """What a try took was taken, whether the try counts or not."""
+        if record.retries is not None:
+            self.retries = (self.retries or 0) + record.retries
+        if record.cost_usd is not None:
+            self.cost_usd += record.cost_usd
+            self.priced += 1
+        if record.call_sec:
+            self.call_sec.extend(record.call_sec)
 
     def _row_rewards(self, start: int) -> list[float]:
         # NaN is the one number that is not itself: a call for each would take twice the time.
@@ -139,7 +167,8 @@ class Tally:
             more += self._size // 8
             self._codes.extend(bytes(more))
             self._rewards.extend([math.nan] * more)
-            self._durations.extend([math.nan] * more)
+            for seconds in self._seconds:
+                seconds.extend([math.nan] * more)
             for column in (*self._usage, self._complaints):
                 column.extend([-1] * more)
 
@@ -156,6 +185,7 @@ _OUTCOMES = tuple(Outcome)
 _CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES, 1)}
 
 _used = attrgetter(*USAGE)
+_measured = attrgetter(*_SECONDS)
 
 _OWN = re.compile(r"\b(?=\w*\d)[0-9a-fA-F-]{8,}\b|\d{4,}")
 """What names one rollout, port or moment: long hexadecimal and long numbers."""

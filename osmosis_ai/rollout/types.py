@@ -234,6 +234,21 @@ class ModelUsage(DeferredModel):
     """The HTTP status with which it failed; None where the model gave no answer at all."""
 
 
+class RolloutTiming(DeferredModel):
+    """Where the time of one rollout went, in seconds."""
+
+    waiting_sec: float
+    """From the wish to run it to its start."""
+    model_sec: float
+    """With at least one model call open while the workflow ran, retries included."""
+    tools_sec: float
+    """The rest of the workflow: tools, and the agent's own code."""
+    grading_sec: float | None = None
+    """From the workflow's answer to the grader's; None where nothing was graded."""
+    call_sec: tuple[float, ...] = ()
+    """Each model call that was answered, the grader's included."""
+
+
 class ExecutionOutcome(DeferredModel):
     """Both results of one rollout; `grader` is None where no grading was asked for."""
 
@@ -243,6 +258,8 @@ class ExecutionOutcome(DeferredModel):
     """Model calls, where the driver's own bridge served them."""
     duration_sec: float | None = None
     """Seconds from dispatch to the last answer, where the driver measured it."""
+    timing: RolloutTiming | None = None
+    """The same in parts."""
 
     @property
     def result(self) -> ExecutionResult:

@@ -15,7 +15,7 @@ from osmosis_ai.rollout.controller.asgi import HttpError
 from osmosis_ai.rollout.controller.clock import DeadlineClock
 from osmosis_ai.rollout.controller.model.base import ModelCall
 from osmosis_ai.rollout.controller.rendezvous import Commit, Rendezvous
-from osmosis_ai.rollout.controller.usage import AnsweredCall, Receipt, Tally
+from osmosis_ai.rollout.controller.usage import AnsweredCall, Receipt, Tally, make_report
 from osmosis_ai.rollout.safe_json import safe_text
 from osmosis_ai.rollout.types import ModelUsage
 
@@ -98,7 +98,9 @@ class RolloutEndpoint:
 
     def expect_callbacks(self, *, commit: Commit | None = None) -> Callbacks:
         """Open the two URLs a rollout server posts its answers to."""
-        self.callbacks = Rendezvous(self.rollout_id, commit=commit)
+        self.callbacks = Rendezvous(
+            self.rollout_id, commit=commit, report=lambda: make_report(self._answered)
+        )
         return Callbacks(
             completion_url=f"{self.chat_completions_url}/completion",
             grader_url=f"{self.chat_completions_url}/grader",

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from osmosis_ai.rollout.controller.asgi import HttpError
 from osmosis_ai.rollout.controller.model.base import parse_object
 from osmosis_ai.rollout.protocol import GraderCompleteRequest, RolloutCompleteRequest
+from osmosis_ai.rollout.trajectory.report import TrajectoryReport
 from osmosis_ai.rollout.types import GraderStatus
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ Commit: TypeAlias = Callable[[Answer], Awaitable[None]]
 
 T = TypeVar("T")
 
+Report: TypeAlias = Callable[[], TrajectoryReport | None]
+"""What the controller knows of the model calls so far."""
+
 ACK = b"{}"
 
 
@@ -36,11 +40,15 @@ class Rendezvous:
     counts: each later one is acknowledged all the same, and logged where it says something else.
     """
 
-    def __init__(self, rollout_id: str, *, commit: Commit | None = None) -> None:
+    def __init__(
+        self, rollout_id: str, *, commit: Commit | None = None, report: Report | None = None
+    ) -> None:
         self.api_key = secrets.token_urlsafe(24)
         self.token = self.api_key.encode()
         self._rollout_id = rollout_id
         self._commit = commit
+        self._report = report
+        self._acks: dict[Kind, bytes] = {"grader": ACK}
         self._digests: dict[Kind, bytes] = {}
         self._completion: Future[RolloutCompleteRequest | None] = Future()
         self._grade: Future[GraderCompleteRequest] = Future()
@@ -68,6 +76,8 @@ class Rendezvous:
         async with self._turn:
             if kind not in self._digests:
                 await self._keep(answer)
+                # Before the wait ends: a grader's own calls are no part of the conversation.
+                self._acks.setdefault(kind, _acknowledge(self._report))
                 self._digests[kind] = digest
                 self._publish(answer)
             elif self._digests[kind] != digest:
@@ -76,7 +86,7 @@ class Rendezvous:
                     self._rollout_id,
                     kind,
                 )
-        return ACK
+            return self._acks[kind]
 
     async def _keep(self, answer: Answer) -> None:
         if self._commit is None:
@@ -113,6 +123,14 @@ class Rendezvous:
             place.set_result(answer)
         except InvalidStateError:
             logger.info("rollout %s: an answer came after the wait for it", self._rollout_id)
+
+
+def _acknowledge(report: Report | None) -> bytes:
+    """What a server is answered: the report on the rollout's model calls, where there is one."""
+    found = None if report is None else report()
+    if found is None:
+        return ACK
+    return b'{"trajectory":' + found.model_dump_json(exclude_none=True).encode() + b"}"
 
 
 _MODELS: dict[Kind, type[RolloutCompleteRequest | GraderCompleteRequest]] = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osmosis_ai.rollout.trajectory.atif import MAX_COUNT
-from osmosis_ai.rollout.trajectory.report import LlmCallMetrics
+from osmosis_ai.rollout.trajectory.report import LlmCallMetrics, SampleReport, TrajectoryReport
 from osmosis_ai.rollout.trajectory.tokens import CallTokens, find_tokens
 from osmosis_ai.rollout.types import ModelUsage
 
@@ -50,6 +50,15 @@ class AnsweredCall:
             extra=extra,
             **({} if tokens is None else _lists(tokens)),
         )
+
+
+def make_report(calls: Sequence[AnsweredCall]) -> TrajectoryReport | None:
+    """What an archive is told of a conversation's calls; None where there were none."""
+    if not calls:
+        return None
+    metrics = [call.metrics() for call in calls]
+    sample = SampleReport(llm_call_metrics=metrics)
+    return TrajectoryReport(model_name=metrics[-1].model_name, samples={"policy": sample})
 
 
 class Tally(NamedTuple):

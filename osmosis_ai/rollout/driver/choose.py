@@ -59,6 +59,7 @@ async def open_driver(
                 api_key=server_api_key,
                 on_sample=on_sample,
                 deadline=deadline,
+                artifact_root=artifact_root,
             )
         elif (backend := _find_backend(driver, entrypoint, import_roots)) is not None:
             opened = open_in_process_driver(

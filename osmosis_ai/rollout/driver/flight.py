@@ -7,21 +7,26 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from osmosis_ai.errors import BackendError, OsmosisError
 from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.listener import Controller
+from osmosis_ai.rollout.controller.usage import AnsweredCall, make_report
 from osmosis_ai.rollout.driver.base import Deadline, RolloutDriver, RolloutItem
 from osmosis_ai.rollout.driver.outcome import Ending, settle
 from osmosis_ai.rollout.driver.slots import Slots
 from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.safe_json import SafeJson
+from osmosis_ai.rollout.trajectory.report import TrajectoryReport
+from osmosis_ai.rollout.trajectory.tokens import save_tokens
 from osmosis_ai.rollout.types import (
     ExecutionOutcome,
     ExecutionRequest,
     ExecutionResult,
     RolloutSample,
+    RolloutTiming,
 )
 
 logger = logging.getLogger(__name__)
@@ -49,8 +54,10 @@ class FlightDriver(RolloutDriver):
         limit: int | None,
         deadline: Deadline,
         stop_patience_sec: float = STOP_PATIENCE_SEC,
+        artifact_root: Path | None = None,
     ) -> None:
         self._controller = controller
+        self._artifact_root = artifact_root
         self._limit = limit
         self._deadline = deadline
         self._stop_patience_sec = stop_patience_sec
@@ -88,12 +95,25 @@ class FlightDriver(RolloutDriver):
         if self._down is not None and flight.grader is None:
             raise BackendError(str(self._down)) from self._down
         outcome = flight.outcome()
+        self._keep_tokens(flight)
         await self._archive(flight, outcome)
         return outcome
 
     async def probe(self) -> None:
         """Ask the model that the rollouts call."""
         await self._controller.probe()
+
+    def _keep_tokens(self, flight: Flight) -> None:
+        """Write the tokens of a rollout's calls beside its trajectory, where the model gave any."""
+        calls = flight.endpoint.answered_calls()
+        tokens = [call.receipt.tokens for call in calls if call.receipt.tokens is not None]
+        if not tokens or self._artifact_root is None:
+            return
+        rollout_id = flight.request.id
+        try:
+            save_tokens(self._artifact_root / rollout_id, tokens)
+        except OSError as error:
+            logger.warning("rollout %s: its tokens are not kept: %s", rollout_id, error.strerror)
 
     async def close(self) -> None:
         """Cancel what did not stop when it was told to."""
@@ -110,6 +130,7 @@ class FlightDriver(RolloutDriver):
             task.cancel()
 
     async def _start(self, request: ExecutionRequest, item: RolloutItem) -> Flight:
+        asked_at = asyncio.get_running_loop().time()
         await self._slots.take()
         try:
             endpoint = self._controller.open_rollout(
@@ -118,7 +139,7 @@ class FlightDriver(RolloutDriver):
         except ValueError:
             self._slots.release()
             raise
-        flight = Flight(request, item, endpoint, self._deadline(request))
+        flight = Flight(request, item, endpoint, self._deadline(request), asked_at)
         flight.take_off(asyncio.create_task(self._fly(flight)))
         self._flights[flight.task] = flight
         flight.task.add_done_callback(self._land)
@@ -150,6 +171,14 @@ class FlightDriver(RolloutDriver):
             )
 
 
+class _Turn(NamedTuple):
+    """A moment in a rollout, and what its model calls had come to by then."""
+
+    at: float
+    model_sec: float
+    calls: list[AnsweredCall]
+
+
 @dataclass(eq=False)
 class Flight:
     """One rollout that goes on: its answers as they come, and its deadline."""
@@ -158,6 +187,8 @@ class Flight:
     item: RolloutItem
     endpoint: RolloutEndpoint
     limit_sec: float
+    asked_at: float
+    """When somebody wished for it, in the loop's time."""
     workflow: ExecutionResult | None = None
     grader: ExecutionResult | None = None
     messages: SafeJson | None = None
@@ -166,6 +197,7 @@ class Flight:
     _over: asyncio.Future[None] = field(init=False)
     _loop: asyncio.AbstractEventLoop = field(init=False)
     _started: float = field(init=False)
+    _turn: _Turn | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -197,6 +229,32 @@ class Flight:
         """Return when it has ended or its deadline rings, whichever is first."""
         await self._over
 
+    def take_workflow(self, result: ExecutionResult) -> None:
+        """The workflow's answer is here; what comes now is grading."""
+        self.workflow = result
+        self._turn = self._turn or self._now()
+
+    def report(self) -> TrajectoryReport | None:
+        """What an archive is told of the model calls of the workflow."""
+        return make_report((self._turn or self._now()).calls)
+
+    def _now(self) -> _Turn:
+        return _Turn(self._loop.time(), self.endpoint.model_sec, self.endpoint.answered_calls())
+
+    def _timing(self) -> RolloutTiming:
+        end = self._now()
+        turn = self._turn or end
+        workflow_sec = turn.at - self._started
+        was_graded = self.grader is not None and turn is not end
+        return RolloutTiming(
+            waiting_sec=self._started - self.asked_at,
+            model_sec=turn.model_sec,
+            # Calls may go on where nobody waits for them any more.
+            tools_sec=max(0.0, workflow_sec - turn.model_sec),
+            grading_sec=end.at - turn.at if was_graded else None,
+            call_sec=tuple(call.latency_sec for call in end.calls),
+        )
+
     def outcome(self) -> ExecutionOutcome:
         """What came of it: the answers that came in time, or what their absence means."""
         ending = Ending(
@@ -208,6 +266,7 @@ class Flight:
             grader=grader,
             usage=self.endpoint.usage(),
             duration_sec=self._loop.time() - self._started,
+            timing=self._timing(),
         )
 
     def _problem(self) -> str | None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from osmosis_ai.errors import BackendError, ProtocolError
 from osmosis_ai.rollout.controller.endpoint import Callbacks
@@ -60,9 +61,14 @@ class HttpDriver(FlightDriver):
         stop_patience_sec: float = STOP_PATIENCE_SEC,
         retry: RetryPolicy = START_RETRIES,
         kind: str = "http",
+        artifact_root: Path | None = None,
     ) -> None:
         super().__init__(
-            controller, limit=limit, deadline=deadline, stop_patience_sec=stop_patience_sec
+            controller,
+            limit=limit,
+            deadline=deadline,
+            stop_patience_sec=stop_patience_sec,
+            artifact_root=artifact_root,
         )
         self._server = server
         self._on_sample = on_sample
@@ -98,7 +104,7 @@ class HttpDriver(FlightDriver):
         flight.start_clock()
         completion = await callbacks.rendezvous.completion()
         if completion is not None and not flight.endpoint.is_expired:
-            flight.workflow = _workflow_result(completion)
+            flight.take_workflow(_workflow_result(completion))
         grade = await callbacks.rendezvous.grade()
         if not flight.endpoint.is_expired:
             self._take_grade(flight, grade)
@@ -109,7 +115,8 @@ class HttpDriver(FlightDriver):
             # Its answer was lost on the way; that there is a sample says how it ended.
             if graded.sample is None:
                 return
-            flight.workflow = ExecutionResult(status=RolloutStatus.SUCCESS, phase="workflow")
+            flight.take_workflow(ExecutionResult(status=RolloutStatus.SUCCESS, phase="workflow"))
+        assert flight.workflow is not None
         flight.workflow = flight.workflow.model_copy(update={"sample": graded.sample})
         flight.grader = graded
         if self._on_sample is not None:
@@ -162,11 +169,13 @@ async def open_http_driver(
     retry: RetryPolicy = START_RETRIES,
     watch_sec: float = WATCH_SEC,
     kind: str = "http",
+    artifact_root: Path | None = None,
 ) -> AsyncIterator[HttpDriver]:
     """The driver of a server that answers at `server_url`; raises BackendError where none does.
 
     `api_key` is what the server was given as its own. As many rollouts are in flight as the server
-    says it runs at once.
+    says it runs at once. The tokens of their calls, where the model gives any, go to
+    `artifact_root`, each rollout's to a folder of its own.
     """
     async with open_server_client(server_url, api_key=api_key) as server:
         driver = HttpDriver(
@@ -178,6 +187,7 @@ async def open_http_driver(
             stop_patience_sec=stop_patience_sec,
             retry=retry,
             kind=kind,
+            artifact_root=artifact_root,
         )
         watch = asyncio.create_task(driver.watch(every_sec=watch_sec))
         try:

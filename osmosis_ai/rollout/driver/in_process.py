@@ -40,10 +40,10 @@ class InProcessDriver(FlightDriver):
             limit=None if capacity is None else capacity.max,
             deadline=deadline,
             stop_patience_sec=stop_patience_sec,
+            artifact_root=artifact_root,
         )
         self._backend = backend
         self._project_path = None if project_path is None else str(project_path)
-        self._artifact_root = artifact_root
         self._on_sample = on_sample
 
     @property
@@ -76,6 +76,7 @@ class InProcessDriver(FlightDriver):
             result=outcome.result_to_save,
             request_label=request.label,
             request_metadata=request.metadata,
+            report=flight.report(),
             artifact_root=self._artifact_root,
             diagnostics=outcome.result.extra_fields or outcome.workflow.extra_fields,
             messages=flight.messages,
@@ -127,7 +128,7 @@ class _Answers:
             return
         if result.status is RolloutStatus.CANCELLED:
             result = result.model_copy(update={"no_result": CANCELLED})
-        self.flight.workflow = result
+        self.flight.take_workflow(result)
         self.flight.messages = snapshot_messages(result.sample)
         if self.on_sample is not None:
             self.on_sample(request, result.sample)

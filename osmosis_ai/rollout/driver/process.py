@@ -46,6 +46,7 @@ async def open_process_driver(
             on_sample=on_sample,
             deadline=deadline,
             kind=f"process {server.process.pid}",
+            artifact_root=artifact_root,
         ) as driver,
     ):
         watch = asyncio.create_task(_watch(server, driver))

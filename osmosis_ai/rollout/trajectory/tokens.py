@@ -79,6 +79,14 @@ def encode_tokens(calls: Sequence[CallTokens]) -> bytes:
     return b"".join([head, blanks, b"\n", *_packed(calls)])
 
 
+def save_tokens(folder: str | os.PathLike[str], calls: Sequence[CallTokens]) -> None:
+    """Write `tokens.bin` into a rollout's folder; raises OSError."""
+    os.makedirs(folder, exist_ok=True)
+    temporary = Path(folder, f".{FILE_NAME}.tmp")
+    temporary.write_bytes(encode_tokens(calls))
+    os.replace(temporary, Path(folder, FILE_NAME))
+
+
 def load_tokens(path: str | os.PathLike[str]) -> list[CallTokens]:
     """Read a `tokens.bin`, or the one in a rollout's folder; one entry for each call that has any.
 

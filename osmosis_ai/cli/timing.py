@@ -1,0 +1,44 @@
+"""How long a run took and what it cost, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from osmosis_ai.cli.output import Fact
+from osmosis_ai.eval.record import Record
+from osmosis_ai.eval.tally import PARTS
+from osmosis_ai.eval.timing import Quantiles, Timing
+
+UNKNOWN = "-"
+
+
+def timing_facts(timing: Timing) -> Iterator[Fact]:
+    """Quantiles of rollouts, their parts and their model calls; tries again, and dollars."""
+    yield from _seconds("Rollout", timing.rollout, "rollouts")
+    for part, found in timing.parts.items():
+        yield from _seconds(part, found, "rollouts")
+    yield from _seconds("Model call", timing.call, "calls")
+    if timing.retries:
+        yield Fact("Retries", f"{timing.retries:,}", "model calls that were asked once more")
+    if timing.cost_usd is not None:
+        over = f"over {timing.priced:,} of {timing.tries:,} tries, those whose price is known"
+        yield Fact("Cost", cost(timing.cost_usd), over)
+
+
+def record_parts(record: Record) -> str:
+    """Where the time of one rollout went."""
+    seconds = {part: getattr(record, f"{part}_sec") for part in PARTS}
+    return ", ".join(f"{part} {value:.3f}" for part, value in seconds.items() if value is not None)
+
+
+def cost(dollars: float | None) -> str:
+    """US dollars, to a hundredth of a cent."""
+    return UNKNOWN if dollars is None else f"${dollars:,.4f}"
+
+
+def _seconds(label: str, found: Quantiles | None, what: str) -> Iterator[Fact]:
+    if found is not None:
+        note = (
+            f"half take less; 95 % less than {found.p95:.3g} s, the longest {found.longest:.3g} s"
+        )
+        yield Fact(label, f"{found.p50:.3g} s", f"{note}; over {found.over:,} {what}")
