@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.cli.output import Column, Fact, Section
-from osmosis_ai.cli.timing import cost, record_parts, timing_facts
+from osmosis_ai.cli.timing import cost, cost_facts, record_parts, time_facts
 from osmosis_ai.eval.attempts import Agreement, Chance
 from osmosis_ai.eval.breakdown import GroupSummary
 from osmosis_ai.eval.distribution import Distribution
@@ -53,7 +53,13 @@ def run_state(run: Run, summary: Summary) -> str:
 def run_sections(run: Run, summary: Summary, timing: Timing) -> list[Section]:
     """A run for people."""
     title = f"{run.name} ({run_state(run, summary)})"
-    return [Section(title, list(_facts(run, summary))), *result_sections(run, summary, timing)]
+    *numbers, where = result_sections(run, summary, timing)
+    return [
+        Section(title, list(_facts(run, summary))),
+        *numbers,
+        Section("Time", list(time_facts(timing))),
+        where,
+    ]
 
 
 def result_sections(run: Run, summary: Summary, timing: Timing) -> list[Section]:
@@ -62,7 +68,7 @@ def result_sections(run: Run, summary: Summary, timing: Timing) -> list[Section]
         Section("Result", list(_numbers(summary))),
         Section("Outcomes", list(_outcomes(summary))),
         *_error_sections(summary),
-        Section("Time and cost", list(timing_facts(timing))),
+        *_cost_sections(timing),
         Section("Where", list(_places(run))),
     ]
 
@@ -174,6 +180,12 @@ def _error_sections(summary: Summary) -> Iterator[Section]:
     if facts:
         title = f"Errors (and {more:,} more kinds)" if more else "Errors"
         yield Section(title, facts)
+
+
+def _cost_sections(timing: Timing) -> Iterator[Section]:
+    facts = list(cost_facts(timing))
+    if facts:
+        yield Section("Cost", facts)
 
 
 GROUP_COLUMNS = (

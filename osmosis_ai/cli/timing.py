@@ -12,12 +12,16 @@ from osmosis_ai.eval.timing import Quantiles, Timing
 UNKNOWN = "-"
 
 
-def timing_facts(timing: Timing) -> Iterator[Fact]:
-    """Quantiles of rollouts, their parts and their model calls; tries again, and dollars."""
+def time_facts(timing: Timing) -> Iterator[Fact]:
+    """Quantiles of rollouts, of their parts, and of their model calls."""
     yield from _seconds("Rollout", timing.rollout, "rollouts")
     for part, found in timing.parts.items():
         yield from _seconds(part, found, "rollouts")
     yield from _seconds("Model call", timing.call, "calls")
+
+
+def cost_facts(timing: Timing) -> Iterator[Fact]:
+    """What was tried again and paid, also for tries that do not count."""
     if timing.retries:
         yield Fact("Retries", f"{timing.retries:,}", "model calls that were asked once more")
     if timing.cost_usd is not None:

@@ -56,7 +56,7 @@ class Tally:
     """Of every try whose cost is known."""
     priced: int = 0
     """How many these are."""
-    call_sec: array[float] = field(default_factory=lambda: array("d"))
+    call_sec: array[float] = field(default_factory=lambda: array("f"))
     """Seconds of each model call that was answered, in every try."""
     _size: int = 0
     """Items up to the last that has a record; the columns may have room for more."""
@@ -65,9 +65,9 @@ class Tally:
     _rewards: array[float] = field(default_factory=lambda: array("d"))
     """The reward that counts; NaN where there is none."""
     _seconds: tuple[array[float], ...] = field(
-        default_factory=lambda: tuple(array("d") for _ in _SECONDS)
+        default_factory=lambda: tuple(array("f") for _ in _SECONDS)
     )
-    """A column for each duration; NaN where nobody measured."""
+    """A column for each duration, to seven digits; NaN where nobody measured."""
     _usage: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in USAGE))
     """A column for each field of usage; -1 for what was not seen."""
     _complaints: array[int] = field(default_factory=lambda: array("i"))
@@ -108,7 +108,7 @@ class Tally:
     def seconds(self, name: str) -> array[float]:
         """A duration of a record, such as `duration_sec`, of the items where it was measured."""
         column = self._seconds[_SECONDS.index(name)]
-        return array("d", [seconds for seconds in column if seconds == seconds])
+        return array("f", (seconds for seconds in column if seconds == seconds))
 
     def complaints(self) -> list[tuple[Complaint, int]]:
         """What went wrong and how often, the most frequent first."""

@@ -79,8 +79,9 @@ def find_quantiles(seconds: Sequence[float]) -> Quantiles | None:
     if not seconds:
         return None
     ordered = sorted(seconds)
-    p50, p90, p95, p99 = (quantile(ordered, percent / 100) for percent in _PERCENTS)
-    return Quantiles(len(ordered), p50, p90, p95, p99, longest=ordered[-1])
+    found = (quantile(ordered, percent / 100) for percent in _PERCENTS)
+    p50, p90, p95, p99, longest = (round(seconds, 6) for seconds in (*found, ordered[-1]))
+    return Quantiles(len(ordered), p50, p90, p95, p99, longest)
 
 
 def _json(found: Quantiles | None) -> dict[str, float] | None:

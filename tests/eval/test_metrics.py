@@ -18,7 +18,6 @@ from osmosis_ai.eval.metrics import (
     ErrorCount,
     Usage,
     find_doubts,
-    measure_latency,
     summarize,
 )
 from osmosis_ai.eval.outcome import Outcome
@@ -234,12 +233,6 @@ def test_the_scored_share_is_of_all_items() -> None:
     """What is pending has no score either."""
     assert summarize([record(0, 0, 1.0), record(1, 0, None)], rows=4, n=1).scored_share == 0.25
     assert summarize([], rows=0, n=1).scored_share == 0.0
-
-
-def test_latency_is_told_by_quantiles() -> None:
-    assert measure_latency([]) is None
-    found = measure_latency([float(second) for second in range(101)][::-1])
-    assert found == {"over": 101, "p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
 
 
 def test_memory_is_some_bytes_an_item() -> None:

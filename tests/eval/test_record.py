@@ -19,6 +19,7 @@ from osmosis_ai.eval.record import (
     to_line,
 )
 from osmosis_ai.rollout.driver.base import RolloutItem
+from osmosis_ai.rollout.types import RolloutTiming
 from tests.eval.workspace import scored
 
 RECORD = Record(
@@ -122,9 +123,39 @@ def test_usage_and_duration_come_from_the_driver_where_it_has_them() -> None:
     record = made(verdict, measured.model_copy(update={"duration_sec": 0.123456789}))
     assert (record.calls, record.failed_calls, record.prompt_tokens) == (2, 1, 3)
     assert record.duration_sec == 0.123457
+    assert (record.retries, record.cost_usd, record.call_sec) == (0, None, None)
     unseen = made(verdict, scored(1.0))
     assert (unseen.calls, unseen.total_tokens, unseen.duration_sec) == (None, None, 2.0)
     assert made(Verdict(Outcome.NO_RESULT)).calls is None
+
+
+TIMING = RolloutTiming(
+    waiting_sec=1, model_sec=2, tools_sec=3, grading_sec=0.12345678, call_sec=(0.5, 1.5)
+)
+
+
+def test_a_record_says_where_the_time_went() -> None:
+    measured = scored(1.0, calls=2, retries=3, cost_usd=0.25)
+    record = made(
+        Verdict(Outcome.SCORED, reward=1.0), measured.model_copy(update={"timing": TIMING})
+    )
+    assert parse_record(to_line(record)) == record
+    assert (record.retries, record.cost_usd, record.call_sec) == (3, 0.25, (0.5, 1.5))
+    assert (record.waiting_sec, record.model_sec, record.tools_sec) == (1, 2, 3)
+    assert record.grading_sec == 0.123457
+
+
+@pytest.mark.parametrize(
+    ("outcome", "timing"),
+    [
+        (Outcome.UNGRADED, TIMING),
+        (Outcome.WORKFLOW_FAILED, TIMING.model_copy(update={"grading_sec": None})),
+    ],
+)
+def test_what_was_not_graded_took_no_time_to_grade(outcome: Outcome, timing: Any) -> None:
+    """Not 0 seconds either, which would make graders look fast."""
+    ended = scored(1.0).model_copy(update={"timing": timing})
+    assert made(Verdict(outcome), ended).grading_sec is None
 
 
 def test_a_message_is_safe_and_of_bounded_size() -> None:

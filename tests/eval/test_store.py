@@ -302,7 +302,7 @@ async def test_a_sample_that_cannot_be_written_is_warned_of_once(
 async def test_a_session_leaves_summary_and_timing(workspace: Workspace) -> None:
     async with opened(workspace) as store:
         await store.append(record_of(1))
-        summary = store.close_session({"wall_sec": 1})
+        summary = store.close_session({"wall_sec": 1}).summary
         store.close_session({"wall_sec": 2})
         paths = store.run.paths
     document = json.loads(paths.summary.read_bytes())
@@ -317,6 +317,11 @@ async def test_a_session_leaves_summary_and_timing(workspace: Workspace) -> None
     assert timing == {
         "schema_version": 1,
         "rollout_sec": {"over": 1, **latency},
+        "parts_sec": dict.fromkeys(("waiting", "model", "tools", "grading")),
+        "call_sec": None,
+        "retries": None,
+        "cost_usd": None,
+        "tries": 1,
         "sessions": [{"wall_sec": 1}, {"wall_sec": 2}],
     }
 
@@ -338,7 +343,7 @@ async def test_a_summary_that_cannot_be_written_costs_nothing(
     async with opened(workspace) as store:
         await store.append(record_of(1))
         (store.run.paths.folder / ".summary.json.tmp").mkdir()
-        assert store.close_session({}).finished == 1
+        assert store.close_session({}).summary.finished == 1
     assert "summary.json is not up to date: Is a directory" in caplog.text
 
 

@@ -245,7 +245,7 @@ class Flight:
         end = self._now()
         turn = self._turn or end
         workflow_sec = turn.at - self._started
-        was_graded = self.grader is not None and turn is not end
+        was_graded = self.grader is not None and _succeeded(self.workflow)
         return RolloutTiming(
             waiting_sec=self._started - self.asked_at,
             model_sec=turn.model_sec,
@@ -280,3 +280,7 @@ class Flight:
         if isinstance(error, OsmosisError):
             return str(error)
         return f"the backend failed: {error_text(error)}"
+
+
+def _succeeded(result: ExecutionResult | None) -> bool:
+    return result is not None and result.succeeded

@@ -401,7 +401,9 @@ def test_a_deadline_that_rings_after_the_callers_loop_has_ended_does_no_harm(
 
 
 async def a_flight(driver: InProcessDriver) -> Flight:
-    return Flight(request(), NO_ITEM, driver._controller.open_rollout("r1"), limit_sec=1)
+    return Flight(
+        request(), NO_ITEM, driver._controller.open_rollout("r1"), limit_sec=1, asked_at=0
+    )
 
 
 async def test_a_deadline_may_ring_twice_and_late() -> None:

@@ -1,0 +1,178 @@
+"""What model calls took reaches outcome and archive, whichever driver brings the rollout."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osmosis_ai.rollout import (
+    AgentWorkflow,
+    AgentWorkflowContext,
+    ExecutionRequest,
+    Grader,
+    GraderContext,
+    LocalBackend,
+    MessageDict,
+)
+from osmosis_ai.rollout.backend.base import ResultCallback
+from osmosis_ai.rollout.controller.listener import Controller
+from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
+from osmosis_ai.rollout.driver.base import RolloutDriver
+from osmosis_ai.rollout.driver.http import open_http_driver
+from osmosis_ai.rollout.driver.in_process import InProcessDriver
+from osmosis_ai.rollout.server import create_rollout_server
+from osmosis_ai.rollout.trajectory.tokens import load_tokens
+from osmosis_ai.rollout.types import ExecutionOutcome
+from osmosis_ai.testing import ExactMatchGrader, FailingWorkflow, ask_model
+from tests.rollout.driver.backends import PlayingBackend, succeeded
+from tests.rollout.driver.serving import serve
+
+REQUEST = ExecutionRequest(id="r1", prompt=[{"role": "user", "content": "?"}], label="42")
+
+
+class TwoTurns(AgentWorkflow):
+    async def run(self, ctx: AgentWorkflowContext) -> list[MessageDict]:
+        messages: list[MessageDict] = [*ctx.prompt]
+        for _ in range(2):
+            messages.append(await ask_model(messages))
+        return messages
+
+
+class AskingGrader(Grader):
+    """Asks the rollout's own model, which is no turn of the conversation."""
+
+    async def grade(self, ctx: GraderContext) -> None:
+        await ask_model([{"role": "user", "content": "Is it right?"}])
+        ctx.set_reward(1.0)
+
+
+def reply(request: dict[str, Any], call: Any) -> dict[str, Any]:
+    content = [{"token": "4", "logprob": -0.5}, {"token": "2", "logprob": -0.25}]
+    return {
+        "prompt_token_ids": [1, 2, 3],
+        "choices": [
+            {
+                "message": {"role": "assistant", "content": "42"},
+                "token_ids": [call.turn, 8],
+                "logprobs": {"content": content},
+                "finish_reason": "stop",
+            }
+        ],
+    }
+
+
+@asynccontextmanager
+async def driving(kind: str, root: Path, **wiring: Any) -> AsyncIterator[RolloutDriver]:
+    backend = LocalBackend(**wiring)
+    with Controller(ScriptedClient(reply)) as controller:
+        if kind == "in-process":
+            yield InProcessDriver(backend, controller=controller, artifact_root=root)
+            return
+        app = create_rollout_server(backend=backend, configure_logging=False)
+        with serve(app) as url:
+            async with open_http_driver(url, controller=controller, artifact_root=root) as driver:
+                yield driver
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("_OSMOSIS_ROLLOUT_ARTIFACT_ROOT", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["in-process", "http"])
+async def test_calls_reach_the_steps_of_the_archive(kind: str, root: Path) -> None:
+    async with driving(kind, root, workflow=TwoTurns, grader=AskingGrader) as driver:
+        outcome = await driver.run(REQUEST)
+    trajectory = json.loads((root / "r1/trajectory.json").read_text())
+    steps = [step for step in trajectory["steps"] if step["source"] == "agent"]
+    assert [step["metrics"].pop("extra")["latency_sec"] > 0 for step in steps] == [True, True]
+    assert [step["llm_call_count"] for step in steps] == [1, 1]
+    assert [step["metrics"] for step in steps] == [
+        {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": 1,
+            "prompt_token_ids": [1, 2, 3],
+            "completion_token_ids": [turn, 8],
+            "logprobs": [-0.5, -0.25],
+        }
+        for turn, prompt_tokens in enumerate((1, 2))
+    ]
+    assert trajectory["final_metrics"]["total_completion_tokens"] == 2
+    assert outcome.usage is not None
+    assert outcome.usage.calls == 3
+
+
+@pytest.mark.parametrize("kind", ["in-process", "http"])
+async def test_tokens_of_every_call_lie_beside_the_archive(kind: str, root: Path) -> None:
+    """As arrays: a training run reads millions of them."""
+    async with driving(kind, root, workflow=TwoTurns, grader=AskingGrader) as driver:
+        await driver.run(REQUEST)
+    calls = load_tokens(root / "r1")
+    assert [(call.turn, list(call.completion_token_ids or [])) for call in calls] == [
+        (turn, [turn, 8]) for turn in range(3)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["in-process", "http"])
+async def test_the_time_of_a_rollout_is_told_in_parts(kind: str, root: Path) -> None:
+    async with driving(kind, root, workflow=TwoTurns, grader=AskingGrader) as driver:
+        outcome = await driver.run(REQUEST)
+    timing, whole = outcome.timing, outcome.duration_sec
+    assert timing is not None
+    assert whole is not None
+    assert timing.grading_sec is not None
+    assert len(timing.call_sec) == 3
+    assert min(timing.waiting_sec, timing.tools_sec) >= 0
+    assert timing.model_sec >= sum(timing.call_sec[:2])
+    parts = timing.model_sec + timing.tools_sec + timing.grading_sec
+    assert parts == pytest.approx(whole, abs=0.05)
+
+
+async def test_a_workflow_that_failed_was_not_graded(root: Path) -> None:
+    async with driving("in-process", root, workflow=FailingWorkflow, grader=ExactMatchGrader) as d:
+        outcome = await d.run(REQUEST)
+    assert outcome.timing is not None
+    assert outcome.timing.grading_sec is None
+    assert outcome.timing.call_sec == ()
+
+
+async def test_a_rollout_without_an_answer_has_its_time_all_the_same(root: Path) -> None:
+    async def nothing(workflow: ResultCallback, grader: ResultCallback) -> None:
+        return
+
+    outcome = await played(nothing, root)
+    assert outcome.timing is not None
+    assert outcome.timing.grading_sec is None
+
+
+async def test_without_tokens_there_is_no_file_of_them(root: Path) -> None:
+    async def unasked(workflow: ResultCallback, grader: ResultCallback) -> None:
+        await workflow(succeeded())
+        await grader(succeeded(1.0))
+
+    assert (await played(unasked, root)).timing is not None
+    assert not (root / "r1/tokens.bin").exists()
+
+
+async def played(play: Any, root: Path) -> ExecutionOutcome:
+    with Controller(ScriptedClient(reply)) as controller:
+        driver = InProcessDriver(PlayingBackend(play), controller=controller, artifact_root=root)
+        return await driver.run(REQUEST)
+
+
+async def test_tokens_that_cannot_be_kept_cost_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        async with driving("in-process", tmp_path / "file", workflow=TwoTurns) as driver:
+            outcome = await driver.run(REQUEST)
+    assert outcome.workflow.succeeded
+    assert "rollout r1: its tokens are not kept: " in caplog.text
