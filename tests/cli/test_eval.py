@@ -126,6 +126,25 @@ def test_a_run_in_plain_is_a_line_for_each_number(workspace: Path, capsys: Captu
     ]
 
 
+def test_show_tells_where_the_time_went(workspace: Path, capsys: Capture) -> None:
+    evaluated(capsys)
+    assert main(["eval", "show", "demo", "--plain"]) == 0
+    told = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    for name, over in {"Rollout": 5, "waiting": 5, "model": 5, "tools": 5, "grading": 4}.items():
+        assert told[name].endswith(f"over {over} rollouts)")
+    assert told["Model call"].endswith("over 4 calls)")
+    assert "Cost" not in told
+    assert main(["eval", "show", "demo", "--json"]) == 0
+    timing = answer(capsys)["data"]["timing"]
+    on_disk = json.loads((workspace / ".osmosis/evals/demo/timing.json").read_bytes())
+    assert {key: on_disk[key] for key in timing} == timing
+    assert timing["cost_usd"] is None
+    assert main(["eval", "show", "demo", "--row", "0"]) == 0
+    assert re.search(
+        r"waiting \d.*model \d.*tools \d.*grading \d", capsys.readouterr().out, re.DOTALL
+    )
+
+
 def test_a_value_for_failed_workflows_is_told_beside_the_mean(
     workspace: Path, capsys: Capture
 ) -> None:
