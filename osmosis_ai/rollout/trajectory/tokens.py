@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import orjson
 
+from osmosis_ai.rollout.artifacts import replace_file
+
 FILE_NAME: Final = "tokens.bin"
 SCHEMA_VERSION: Final = 1
 
@@ -81,10 +83,7 @@ def encode_tokens(calls: Sequence[CallTokens]) -> bytes:
 
 def save_tokens(folder: str | os.PathLike[str], calls: Sequence[CallTokens]) -> None:
     """Write `tokens.bin` into a rollout's folder; raises OSError."""
-    os.makedirs(folder, exist_ok=True)
-    temporary = Path(folder, f".{FILE_NAME}.tmp")
-    temporary.write_bytes(encode_tokens(calls))
-    os.replace(temporary, Path(folder, FILE_NAME))
+    replace_file(os.fspath(folder), FILE_NAME, encode_tokens(calls))
 
 
 def load_tokens(path: str | os.PathLike[str]) -> list[CallTokens]:
