@@ -20,6 +20,7 @@ from osmosis_ai.eval.record import Record, item_for, make_record, rollout_id_for
 from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.store import RunStore
 from osmosis_ai.eval.timing import Timing
+from osmosis_ai.rollout.descriptors import raise_descriptor_limit
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.garbage import patient_collector
@@ -83,6 +84,7 @@ async def run_eval(
     Cancelled, it cancels what runs, writes no record of it, and passes the cancellation on.
     """
     workers = choose_max_in_flight(config, driver, max_in_flight=max_in_flight)
+    raise_descriptor_limit(rollouts=workers)
     model = ModelWatch(driver, probes=config.file.model.probe)
     session = _Session(config, driver, store, on_progress or _ignore, model)
     end: RunEnd = "interrupted"
