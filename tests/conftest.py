@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -27,6 +29,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name in ("XDG_CACHE_HOME", "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT"):
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_journals(home: None) -> Iterator[None]:
+    """No server takes over what the server of another test still owed."""
+    yield
+    shutil.rmtree(Path.home() / ".osmosis" / ".journals", ignore_errors=True)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ TIMEOUT_SEC = 10.0
 ATTEMPTS = 5
 FIRST_BACKOFF_SEC = 0.5
 MAX_BACKOFF_SEC = 8.0
+MAX_PATIENT_BACKOFF_SEC = 60.0
+"""The longest pause of a post that has a window."""
 RETRY_AFTER_BOUNDS_SEC = (0.05, 60.0)
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 
@@ -110,12 +113,18 @@ class _Failure:
     retry_after_sec: float | None = None
     is_final: bool = False
 
+    def to_error(self, target: Target, attempts: int) -> ProtocolError:
+        return ProtocolError(
+            f"{target.place} {self.why} (attempt {attempts})", status_code=self.status_code
+        )
+
 
 class HttpClient:
     """Posts JSON bodies over kept connections, `attempts` times before it gives up.
 
     Transport errors, time-outs and 429, 500, 502, 503, 504 are tried again, after a pause that
-    doubles or that the other side's `Retry-After` sets. `sleep` and `random` are there for tests.
+    doubles or that the other side's `Retry-After` sets. `sleep`, `random` and `clock` are there for
+    tests.
     """
 
     def __init__(
@@ -125,35 +134,48 @@ class HttpClient:
         attempts: int = ATTEMPTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timeout_sec = timeout_sec
         self._attempts = attempts
         self._sleep = sleep
         self._random = random
+        self._clock = clock
         self._connections = ConnectionPool()
 
-    async def post(self, target: Target, body: bytes, *, idempotency_key: str) -> bytes:
+    async def post(
+        self,
+        target: Target,
+        body: bytes,
+        *,
+        idempotency_key: str,
+        window_sec: float | None = None,
+    ) -> bytes:
         """Post a JSON body and return the body of the 2xx answer.
 
-        Raises ProtocolError where the target refuses it, or does not take it after all attempts.
-        A target that moves gets all attempts anew, the first of them at once. `idempotency_key`
-        is the same for every attempt; it may hold letters, digits and punctuation.
+        Raises ProtocolError where the target refuses it, or does not take it after all attempts,
+        which with a window go on until that is over. A target that moves gets all attempts anew,
+        the first of them at once, also where the place it was at has taken the post. The
+        `idempotency_key` is the same for every attempt; it may hold letters, digits and
+        punctuation.
         """
-        moves, failures = target.moves, 0
+        moves, failures, until = target.moves, 0, self._clock() + (window_sec or 0.0)
+        longest_sec = MAX_BACKOFF_SEC if window_sec is None else MAX_PATIENT_BACKOFF_SEC
         while True:
+            address = target.address
             outcome = await self._attempt(target, body, idempotency_key)
             if isinstance(outcome, bytes):
-                return outcome
-            failures += 1
-            if target.moves == moves:
-                if outcome.is_final or failures == self._attempts:
-                    raise ProtocolError(
-                        f"{target.place} {outcome.why} (attempt {failures})",
-                        status_code=outcome.status_code,
-                    )
-                await self._pause(target, failures, outcome.retry_after_sec)
+                if target.address == address:
+                    return outcome
+            else:
+                failures += 1
+                if target.moves == moves:
+                    is_last = failures >= self._attempts and self._clock() >= until
+                    if outcome.is_final or is_last:
+                        raise outcome.to_error(target, failures)
+                    await self._pause(target, failures, outcome.retry_after_sec, longest_sec)
             if target.moves != moves:
-                moves, failures = target.moves, 0
+                moves, failures, until = target.moves, 0, self._clock() + (window_sec or 0.0)
 
     def close(self) -> None:
         """Close the connections; a later post opens new ones."""
@@ -200,8 +222,10 @@ class HttpClient:
         self._connections.give_back(origin, connection)
         return answer
 
-    async def _pause(self, target: Target, failures: int, retry_after_sec: float | None) -> None:
-        pause = self._sleep(self._pause_sec(failures, retry_after_sec))
+    async def _pause(
+        self, target: Target, failures: int, retry_after_sec: float | None, longest_sec: float
+    ) -> None:
+        pause = self._sleep(self._pause_sec(failures, retry_after_sec, longest_sec))
         target.is_pausing = True
         try:
             await _interruptible(target, pause, limit_sec=None)
@@ -210,13 +234,14 @@ class HttpClient:
         finally:
             target.is_pausing = False
 
-    def _pause_sec(self, failures: int, retry_after_sec: float | None) -> float:
+    def _pause_sec(self, failures: int, retry_after_sec: float | None, longest_sec: float) -> float:
         """Spread by a quarter, so that rollouts that failed together do not come back together."""
         if retry_after_sec is not None:
             least, most = RETRY_AFTER_BOUNDS_SEC
             spread = 1 + 0.25 * self._random()
             return min(most, max(least, retry_after_sec) * spread)
-        backoff = min(MAX_BACKOFF_SEC, FIRST_BACKOFF_SEC * 2.0 ** (failures - 1))
+        # Bounded before it is raised: a day of failures must not overflow.
+        backoff = min(longest_sec, FIRST_BACKOFF_SEC * 2.0 ** min(failures - 1, 16))
         return backoff * (0.75 + 0.25 * self._random())
 
 

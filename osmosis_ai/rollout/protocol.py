@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 
 import orjson
-from pydantic import AfterValidator, Field, FiniteFloat
+from pydantic import AfterValidator, Field, FiniteFloat, ValidationError
+from pydantic_core import from_json
 
 from osmosis_ai.rollout.safe_json import Safe, dump_json, make_safe, safe_text
 from osmosis_ai.rollout.types import (
@@ -50,20 +51,95 @@ class RolloutInitRequest(DeferredModel):
     grader_timeout_sec: FiniteFloat | None = None
     extra_fields: dict[str, Any] | None = None
 
+    @property
+    def policy_key(self) -> str | None:
+        """The key of the model's URL."""
+        return self.llm_api_key or self.controller_api_key
+
     def to_execution_request(self, rollout_id: str) -> ExecutionRequest:
         """The rollout this asks for, under the id it was given."""
-        return ExecutionRequest.model_construct(
-            id=rollout_id,
-            prompt=self.initial_messages,
-            label=self.label,
-            metadata=self.metadata,
-            agent_timeout_sec=self.agent_timeout_sec,
-            grader_timeout_sec=self.grader_timeout_sec,
-        )
+        return _to_execution_request(self, rollout_id)
+
+
+class RolloutPollRequest(DeferredModel):
+    """Body of `POST /rollout` of a controller that comes for the result itself."""
+
+    rollout_id: RolloutId
+    initial_messages: list[dict[str, Any]]
+    label: str | None = None
+    metadata: dict[str, Any] | None = None
+    chat_completions_url: str
+    llm_api_key: Annotated[str, Field(min_length=1)] | None = Field(default=None, repr=False)
+    completion_callback_url: None = None
+    grader_callback_url: None = None
+    grade: bool = True
+    """Whether the grader's answer is wanted too."""
+    agent_timeout_sec: FiniteFloat | None = None
+    grader_timeout_sec: FiniteFloat | None = None
+    extra_fields: dict[str, Any] | None = None
+
+    @property
+    def policy_key(self) -> str | None:
+        """The key of the model's URL."""
+        return self.llm_api_key
+
+    def to_execution_request(self, rollout_id: str) -> ExecutionRequest:
+        """The rollout this asks for, under the id it was given."""
+        return _to_execution_request(self, rollout_id)
+
+
+StartRequest: TypeAlias = RolloutInitRequest | RolloutPollRequest
+"""What a rollout can be asked for with."""
+
+
+def parse_start_request(data: bytes) -> StartRequest:
+    """The body of `POST /rollout`: without any callback URL it asks for a rollout to be polled.
+
+    Raises ValidationError.
+    """
+    try:
+        return RolloutInitRequest.model_validate_json(data)
+    except ValidationError:
+        if _names_a_callback(data):
+            raise
+    return RolloutPollRequest.model_validate_json(data)
+
+
+def _names_a_callback(data: bytes) -> bool:
+    try:
+        body = from_json(data)  # as the model reads it: NaN and all
+    except ValueError:
+        return False
+    urls = ("completion_callback_url", "grader_callback_url")
+    return isinstance(body, dict) and any(body.get(url) is not None for url in urls)
+
+
+def _to_execution_request(body: StartRequest, rollout_id: str) -> ExecutionRequest:
+    return ExecutionRequest.model_construct(
+        id=rollout_id,
+        prompt=body.initial_messages,
+        label=body.label,
+        metadata=body.metadata,
+        agent_timeout_sec=body.agent_timeout_sec,
+        grader_timeout_sec=body.grader_timeout_sec,
+    )
 
 
 class RolloutInitResponse(DeferredModel):
-    """Body of the 202 to `POST /rollout`: nothing yet."""
+    """Body of the 202 to a `POST /rollout` with callback URLs: nothing yet."""
+
+
+class RolloutPollResponse(DeferredModel):
+    """Body of the 202 to a `POST /rollout` without callback URLs."""
+
+    rollout_id: str
+    status: RolloutStatus
+    polling_lease_token: str = Field(repr=False)
+    """Goes into the header `X-Osmosis-Rollout-Lease` of each poll."""
+    result_wait_timeout_sec: float
+    """How long the server holds a poll."""
+    polling_lease_timeout_sec: float
+    """How long the rollout goes on without a poll."""
 
 
 class RolloutCompleteRequest(DeferredModel):
@@ -94,6 +170,18 @@ class GraderCompleteRequest(DeferredModel):
 
     status: GraderStatus
     rollout_id: RolloutId
+    sample: WireSample | None = None
+    err_message: str | None = None
+    err_category: RolloutErrorCategory | None = None
+    phase: Phase | None = None
+    no_result: str | None = None
+
+
+class RolloutResultResponse(DeferredModel):
+    """Body of `GET /rollout/{id}/result`; only the end of a rollout carries more than a status."""
+
+    rollout_id: str
+    status: RolloutStatus
     sample: WireSample | None = None
     err_message: str | None = None
     err_category: RolloutErrorCategory | None = None
@@ -149,6 +237,24 @@ def encode_grade(rollout_id: str, result: ExecutionResult) -> bytes:
             "rollout_id": rollout_id,
             "sample": None if sample is None else orjson.Fragment(sample),
             **_error_fields(result),
+        }
+    )
+
+
+def encode_result(
+    rollout_id: str, completion: ExecutionResult, grade: ExecutionResult | None
+) -> bytes:
+    """The result of a rollout that is polled: both answers in one; never fails."""
+    last = grade if grade is not None and completion.succeeded else completion
+    sample = last.sample if last.sample is not None else completion.sample
+    rewarded = grade is not None and last.succeeded
+    encoded = None if sample is None else encode_sample(sample, rewarded=rewarded)
+    return orjson.dumps(
+        {
+            "status": last.status,
+            "rollout_id": rollout_id,
+            "sample": None if encoded is None else orjson.Fragment(encoded),
+            **_error_fields(last),
         }
     )
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
-from fastapi import FastAPI, Response, Security
+from fastapi import FastAPI, Header, Response, Security
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from osmosis_ai import __version__
-from osmosis_ai.errors import ConfigError
+from osmosis_ai.errors import ConfigError, RunError
+from osmosis_ai.rollout.artifacts import artifact_root
 from osmosis_ai.rollout.backend.base import ExecutionBackend
 from osmosis_ai.rollout.garbage import patient_collector
 from osmosis_ai.rollout.http import HttpClient
@@ -23,25 +26,50 @@ from osmosis_ai.rollout.protocol import (
     CancelRolloutsResponse,
     RolloutInitRequest,
     RolloutInitResponse,
+    RolloutPollRequest,
+    RolloutPollResponse,
+    RolloutResultResponse,
     RolloutStatusResponse,
+    parse_start_request,
 )
 from osmosis_ai.rollout.server.auth import BearerGate
 from osmosis_ai.rollout.server.body_route import BodyRoute, Problem, json_response
-from osmosis_ai.rollout.server.delivery import Delivery
+from osmosis_ai.rollout.server.delivery import WINDOW_SEC, Delivery
+from osmosis_ai.rollout.server.history import RETENTION_SEC, History
 from osmosis_ai.rollout.server.jobs import Admission, DrainLimits, Jobs
+from osmosis_ai.rollout.server.journal import JOURNAL_FOLDER, Journal, open_journal
+from osmosis_ai.rollout.server.lease import POLLING_LEASE_SEC, RESULT_WAIT_SEC, LeaseTerms
+from osmosis_ai.rollout.server.restart import open_new_journal
+from osmosis_ai.rollout.types import RolloutStatus
+
+logger = logging.getLogger(__name__)
 
 INSTANCE_ID_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
+
+JOURNAL_VARIABLE = "_OSMOSIS_ROLLOUT_JOURNAL"
+"""`off` in it stands for `journal=None` where the server was asked for "auto"."""
+
+LEASE_HEADER = "X-Osmosis-Rollout-Lease"
 
 RETRY_AFTER_SEC = "5"
 """When a controller may come back to a server that takes no rollout now."""
 
 Endpoint: TypeAlias = Callable[..., Awaitable[ASGIApp]]
 
+EitherStartRequest: TypeAlias = Annotated[
+    Annotated[RolloutInitRequest, Tag("callbacks")] | Annotated[RolloutPollRequest, Tag("poll")],
+    Discriminator(lambda body: "callbacks"),
+]
+"""Either body of `POST /rollout`, as the schema shows it: the route tells them apart itself."""
+
 Lifespan: TypeAlias = (
     Callable[[FastAPI], AbstractAsyncContextManager[None]]
     | Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any]]]
 )
 """What runs around the app's life; a mapping it yields is the requests' `state`."""
+
+JournalChoice: TypeAlias = str | os.PathLike[str] | Journal | None
+"""Where a journal is: "auto", a file, one that is open already, or nowhere."""
 
 
 class Lifecycle(BaseModel):
@@ -69,18 +97,41 @@ def create_rollout_server(
     lifespan: Lifespan | None = None,
     configure_logging: bool = True,
     api_key: str | None = None,
+    journal: JournalChoice = "auto",
+    delivery_window_sec: float = WINDOW_SEC,
+    result_wait_timeout_sec: float = RESULT_WAIT_SEC,
+    polling_lease_timeout_sec: float = POLLING_LEASE_SEC,
+    result_retention_sec: float = RETENTION_SEC,
 ) -> FastAPI:
-    """An app that runs rollouts for a controller and posts their answers to it.
+    """An app that runs rollouts for a controller and brings their answers to it.
 
     `lifespan` is your own: its end comes after the last rollout's. `configure_logging` gives the
     root logger a handler where it has none. With an `api_key`, requests without
     `Authorization: Bearer <key>` are refused, all but `GET /health`.
 
+    `journal` is where rollouts and answers are written down before they are promised and posted,
+    so that the next server delivers what this one could not: a file, "auto" for one of its own
+    below the artifact root, where it also takes over those of servers that have ended, or None for
+    none. RunError when the app starts where a file you name cannot be opened. An answer is posted
+    for `delivery_window_sec`; without a journal, five times.
+
+    A controller without callback URLs polls for the result: a poll is held for at most
+    `result_wait_timeout_sec`, a rollout that nobody polls ends after `polling_lease_timeout_sec`,
+    and what became of a rollout is told for `result_retention_sec`.
+
         app = create_rollout_server(backend=LocalBackend(workflow=MyWorkflow, grader=MyGrader))
     """
     if configure_logging:
         _configure_logging()
-    return build_app(backend, lifespan=lifespan, api_key=api_key)
+    return build_app(
+        backend,
+        lifespan=lifespan,
+        api_key=api_key,
+        journal=journal,
+        delivery_window_sec=delivery_window_sec,
+        terms=LeaseTerms(result_wait_timeout_sec, polling_lease_timeout_sec),
+        history=History(retention_sec=result_retention_sec),
+    )
 
 
 def build_app(
@@ -88,19 +139,23 @@ def build_app(
     *,
     lifespan: Lifespan | None = None,
     api_key: str | None = None,
+    journal: JournalChoice = None,
+    delivery_window_sec: float = WINDOW_SEC,
+    terms: LeaseTerms | None = None,
+    history: History | None = None,
     client: HttpClient | None = None,
     drain_limits: DrainLimits | None = None,
 ) -> FastAPI:
     """The app of `create_rollout_server`, with the parts that a test exchanges."""
     if api_key == "":
         raise ConfigError("api_key is empty: give a key, or None for no key", key="api_key")
-    delivery = Delivery(client or HttpClient())
-    jobs = Jobs(backend, delivery)
+    delivery = Delivery(client or HttpClient(), window_sec=delivery_window_sec)
+    jobs = Jobs(backend, delivery, history=history, terms=terms)
     app = FastAPI(
         title="Osmosis rollout server",
         version=__version__,
         lifespan=_lifespan(
-            lifespan or _nothing, backend, jobs, delivery, drain_limits or DrainLimits()
+            lifespan or _nothing, backend, jobs, delivery, drain_limits or DrainLimits(), journal
         ),
     )
     _add_routes(app, backend=backend, jobs=jobs, has_key=api_key is not None)
@@ -122,21 +177,48 @@ def _lifespan(
     jobs: Jobs,
     delivery: Delivery,
     drain_limits: DrainLimits,
+    journal: JournalChoice,
 ) -> Lifespan:
     """The caller's lifespan around our own, which lets no rollout go without its answers."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
         async with outer(app) as state:
+            opened = _open_journal(journal)
             try:
+                await _begin(jobs, opened, adopt=journal == "auto")
                 with patient_collector():
                     yield state
             finally:
                 await jobs.drain(drain_limits)
                 delivery.close()
+                if opened is not None:
+                    # One of this server's own is of use while something is owed, and no longer.
+                    opened.close(remove=journal == "auto" and not opened.unfinished())
                 await backend.shutdown()
 
     return lifespan
+
+
+def _open_journal(journal: JournalChoice) -> Journal | None:
+    if journal is None or isinstance(journal, Journal):
+        return journal
+    if journal != "auto":
+        return open_journal(Path(journal))
+    if os.environ.get(JOURNAL_VARIABLE) == "off":
+        return None
+    try:
+        return open_new_journal(Path(artifact_root(), JOURNAL_FOLDER))
+    except RunError as exc:
+        logger.warning("answers are not kept over a restart: %s", exc)
+        return None
+
+
+async def _begin(jobs: Jobs, journal: Journal | None, *, adopt: bool) -> None:
+    try:
+        await jobs.begin(journal, adopt=adopt)
+    except sqlite3.Error as exc:
+        raise RunError(f"a journal cannot be read: {exc}; move it away or repair it") from exc
 
 
 @asynccontextmanager
@@ -155,9 +237,9 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
         _start_rollout(jobs),
         methods=["POST"],
         status_code=202,
-        response_model=RolloutInitResponse,
-        responses={**_problems(409, 422, 429, 503), **refusals},
-        route_class_override=BodyRoute,
+        response_model=RolloutPollResponse | RolloutInitResponse,
+        responses={**_problems(409, 410, 422, 429, 503), **refusals},
+        route_class_override=StartRoute,
         **guarded,
     )
     # Routes are tried in order, and this one is asked for more often than all others together.
@@ -172,6 +254,13 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
         **guarded,
     )
     router.add_api_route(
+        "/rollout/{rollout_id}/result",
+        _rollout_result(jobs),
+        response_model=RolloutResultResponse,
+        responses={**_problems(403, 404), **refusals},
+        **guarded,
+    )
+    router.add_api_route(
         "/rollout/{rollout_id}/status",
         _rollout_status(jobs),
         response_model=RolloutStatusResponse,
@@ -182,18 +271,43 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
 
 
 def _start_rollout(jobs: Jobs) -> Endpoint:
-    async def start_rollout(body: RolloutInitRequest) -> ASGIApp:
+    async def start_rollout(body: EitherStartRequest) -> ASGIApp:
         """Start a rollout; its answers are posted to the callback URLs.
 
-        A `rollout_id` that is known with the same content means that rollout, and what has not
-        arrived of its answers goes to the URLs of the newest request.
+        Without any callback URL the result is there to be polled. A `rollout_id` that is known with
+        the same content means that rollout, and its answers go to the URLs of the newest request.
         """
         try:
-            return _admission_response(jobs.admit(body))
+            admission = await jobs.admit(body)
         except ValueError as exc:
             return _refusal(422, f"the answers cannot be posted as asked: {exc}")
+        if admission is Admission.ACCEPTED and isinstance(body, RolloutPollRequest):
+            return _leased(jobs, body.rollout_id)
+        return _admission_response(admission)
 
     return start_rollout
+
+
+def _rollout_result(jobs: Jobs) -> Endpoint:
+    async def rollout_result(
+        rollout_id: str, x_osmosis_rollout_lease: Annotated[str, Header()]
+    ) -> Response:
+        """The end of a rollout that is polled, or where it is; held until that changes."""
+        lease = jobs.lease(rollout_id)
+        if lease is None:
+            return _refusal(404, "no rollout of this id is polled here (any more)")
+        if not lease.opens_with(x_osmosis_rollout_lease):
+            return _refusal(403, f"{LEASE_HEADER} is not this rollout's lease")
+        lease.renew(jobs.terms.polling_lease_timeout_sec)
+        await lease.wait(
+            lambda: jobs.outcome(rollout_id).status, jobs.terms.result_wait_timeout_sec
+        )
+        if lease.result is not None:
+            lease.note_taken()
+            return Response(lease.result, media_type="application/json")
+        return json_response({"rollout_id": rollout_id, "status": _unfinished(jobs, rollout_id)})
+
+    return rollout_result
 
 
 def _cancel_rollouts(jobs: Jobs) -> Endpoint:
@@ -234,6 +348,34 @@ def _health(backend: ExecutionBackend, jobs: Jobs) -> Endpoint:
     return health
 
 
+class StartRoute(BodyRoute):
+    """The route whose body is one of two models, told apart by the callback URLs."""
+
+    def parser(self, models: tuple[type[BaseModel], ...]) -> Callable[[bytes], BaseModel]:
+        return parse_start_request
+
+
+def _leased(jobs: Jobs, rollout_id: str) -> Response:
+    lease = jobs.lease(rollout_id)
+    assert lease is not None, "it was admitted just now"
+    return json_response(
+        {
+            "rollout_id": rollout_id,
+            "status": jobs.outcome(rollout_id).status,
+            "polling_lease_token": lease.token,
+            "result_wait_timeout_sec": jobs.terms.result_wait_timeout_sec,
+            "polling_lease_timeout_sec": jobs.terms.polling_lease_timeout_sec,
+        },
+        202,
+    )
+
+
+def _unfinished(jobs: Jobs, rollout_id: str) -> RolloutStatus:
+    """Where a rollout is, which has not ended while its result is not on disk."""
+    status = jobs.outcome(rollout_id).status
+    return RolloutStatus.RUNNING if status.is_terminal else status
+
+
 def _problems(*status_codes: int) -> dict[int | str, dict[str, Any]]:
     return {code: {"model": Problem} for code in status_codes}
 
@@ -252,6 +394,12 @@ def _admission_response(admission: Admission) -> ASGIApp:
         return _refusal(
             409, "this rollout_id was accepted with other content; give the rollout another id"
         )
+    if admission is Admission.FORGOTTEN:
+        return _refusal(
+            410, "this rollout is over and its answers are no longer kept; give it another id"
+        )
+    if admission is Admission.UNWRITABLE:
+        return _refusal(503, "the server cannot write its journal", retry_after=True)
     if admission is Admission.FULL:
         return _refusal(429, "rollout queue is full; retry later", retry_after=True)
     return _refusal(503, "the server is shutting down", retry_after=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fastapi import Response
 from fastapi.routing import APIRoute
@@ -37,9 +37,17 @@ class BodyRoute(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        self._model: type[BaseModel] = get_type_hints(endpoint)["body"]
-        _build(self._model)
+        hint = get_type_hints(endpoint)["body"]
+        models: tuple[type[BaseModel], ...] = get_args(hint) or (hint,)
+        for model in models:
+            _build(model)
+        self._parse = self.parser(models)
         super().__init__(path, endpoint, **options)
+
+    def parser(self, models: tuple[type[BaseModel], ...]) -> Callable[[bytes], BaseModel]:
+        """What makes the model of a body; for more models than one, a route of its own says it."""
+        (model,) = models
+        return model.model_validate_json
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Starlette's hook for a request that matches."""
@@ -53,7 +61,7 @@ class BodyRoute(APIRoute):
         if data is None:
             return
         try:
-            body = self._model.model_validate_json(data)
+            body = self._parse(data)
         except ValidationError as exc:
             response = _invalid(exc)
         else:

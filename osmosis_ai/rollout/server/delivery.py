@@ -1,128 +1,126 @@
-"""Each answer of a rollout reaches its controller, or the log says which one did not and why."""
+"""Each answer of a rollout reaches its controller, or the log says which one did not and why.
+
+With a journal an answer is written down, and then a postman of its mailbox posts it for as long as
+it takes; without one it is posted while the rollout waits.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import logging
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
-from osmosis_ai.errors import ProtocolError
-from osmosis_ai.rollout.http import ControllerAuth, HttpClient, Target, header_lines
-from osmosis_ai.rollout.protocol import RolloutInitRequest
-from osmosis_ai.rollout.trajectory.report import TrajectoryReport, report_from_response
+from osmosis_ai.errors import ProtocolError, RunError
+from osmosis_ai.rollout.http import RETRIED_STATUSES, HttpClient
+from osmosis_ai.rollout.server.journal import Answer, AnswerState, Journal, idempotency_key
+from osmosis_ai.rollout.server.mailbox import Letter, Mailbox
+from osmosis_ai.rollout.trajectory.report import report_from_response
+from osmosis_ai.rollout.trajectory.save import add_report
 
 logger = logging.getLogger(__name__)
 
-Kind: TypeAlias = Literal["completion", "grader"]
-
-# What may stand in a header as it is; any other id is named by its digest.
-_PLAIN_ID = re.compile(r"[A-Za-z0-9._~-]{1,200}")
-
-
-class Letter(Target):
-    """One answer, from the request for it to its arrival."""
-
-    __slots__ = ("body", "is_given", "is_under_way", "kind")
-
-    def __init__(self, kind: Kind, url: str, *, headers: bytes) -> None:
-        super().__init__(url, headers=headers)
-        self.kind = kind
-        self.is_given = False
-        self.is_under_way = False
-        self.body: bytes | None = None
-        """What is to arrive; None before it is given and when it has arrived."""
-
-    def give(self, body: bytes) -> None:
-        """Put the answer in."""
-        self.is_given = True
-        self.body = body
-
-    @property
-    def is_stranded(self) -> bool:
-        """Whether it was given, did not arrive and is not on its way."""
-        return self.body is not None and not self.is_under_way
-
-
-@dataclass(slots=True)
-class Mailbox:
-    """The answers one controller is owed for one rollout."""
-
-    rollout_id: str
-    completion: Letter
-    grader: Letter | None = None
-    report: TrajectoryReport | None = field(default=None, repr=False)
-    """The newest report that came with an acknowledgement."""
-
-    def __iter__(self) -> Iterator[Letter]:
-        """The letters, in the order they are given."""
-        yield self.completion
-        if self.grader is not None:
-            yield self.grader
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every answer has been given, arrived or not."""
-        return all(letter.is_given for letter in self)
-
-    def readdress(self, newer: Mailbox) -> None:
-        """Send what has not arrived to where a newer request wants it."""
-        self.completion.move(newer.completion)
-        if self.grader is None:
-            self.grader = newer.grader
-        elif newer.grader is not None:
-            self.grader.move(newer.grader)
-
-
-def mailbox_for(rollout_id: str, body: RolloutInitRequest) -> Mailbox:
-    """The answers a request asks for; ValueError where a URL or the key cannot be used."""
-    headers = header_lines(ControllerAuth(body.controller_api_key))
-    completion = Letter("completion", body.completion_callback_url, headers=headers)
-    if body.grader_callback_url is None:
-        return Mailbox(rollout_id, completion)
-    return Mailbox(
-        rollout_id, completion, Letter("grader", body.grader_callback_url, headers=headers)
-    )
-
-
-def idempotency_key(rollout_id: str, letter: Letter) -> str:
-    """The same for every post of one answer, so that a controller can tell a repeated one."""
-    if not _PLAIN_ID.fullmatch(rollout_id):
-        rollout_id = hashlib.sha256(rollout_id.encode()).hexdigest()
-    return f"{rollout_id}/{letter.kind}"
+WINDOW_SEC = 3600.0
+"""How long an answer that is on disk is posted again and again."""
 
 
 class Delivery:
     """Posts answers to controllers."""
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, *, window_sec: float = WINDOW_SEC) -> None:
+        self.journal: Journal | None = None
+        """Where answers are written down; given to it by a server that begins."""
         self._client = client
+        self._window_sec = window_sec
+        self._busy: dict[str, Mailbox] = {}
 
     async def deliver(self, mailbox: Mailbox, letter: Letter, body: bytes) -> None:
-        """Post one answer until it has arrived or cannot; never raises.
+        """Take one answer; never raises.
 
-        An answer that did not arrive stays in its letter.
+        Returns when it is on disk; without a journal, when it has arrived or cannot. An answer that
+        did not arrive stays in its letter.
         """
         letter.give(body)
-        await self._post(mailbox, letter, body)
+        await self._deliver(mailbox, letter)
 
     async def deliver_stranded(self, mailbox: Mailbox) -> None:
-        """Post again what did not arrive."""
+        """Take again what was given, did not arrive and is not on its way; never raises."""
         for letter in mailbox:
-            if letter.body is not None and not letter.is_under_way:
-                await self._post(mailbox, letter, letter.body)
+            if letter.is_stranded:
+                await self._deliver(mailbox, letter)
+
+    def hand_over(self, mailbox: Mailbox, letter: Letter) -> None:
+        """Have a mailbox's postman post an answer, after those that wait already."""
+        letter.is_waiting = True
+        if mailbox.postman is None:
+            self._busy[mailbox.rollout_id] = mailbox
+            mailbox.postman = asyncio.get_running_loop().create_task(self._go_round(mailbox))
+
+    def mailbox(self, rollout_id: str) -> Mailbox | None:
+        """The mailbox of a rollout whose postman is on his way."""
+        return self._busy.get(rollout_id)
+
+    @property
+    def undelivered(self) -> int:
+        """How many rollouts have answers on the way."""
+        return len(self._busy)
+
+    async def drain(self, limit_sec: float) -> None:
+        """Give the postmen some more time; what they do not bring stays in the journal."""
+        if tasks := self._postmen():
+            await asyncio.wait(tasks, timeout=limit_sec)
+        if tasks := self._postmen():
+            logger.warning(
+                "%d rollouts have answers that did not arrive yet; the journal keeps them for the "
+                "next server",
+                len(tasks),
+            )
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    async def _post(self, mailbox: Mailbox, letter: Letter, body: bytes) -> None:
-        letter.is_under_way = True
+    def _postmen(self) -> list[asyncio.Task[None]]:
+        return [box.postman for box in self._busy.values() if box.postman is not None]
+
+    async def _deliver(self, mailbox: Mailbox, letter: Letter) -> None:
+        if self.journal is None:
+            await self._post(mailbox, letter)
+            return
+        await self._write_down(self.journal, mailbox, letter)
+        if letter.is_stranded:  # nobody else has taken it in the meantime
+            self.hand_over(mailbox, letter)
+        if not letter.is_written and mailbox.postman is not None:
+            await asyncio.wait([mailbox.postman])
+
+    async def _write_down(self, journal: Journal, mailbox: Mailbox, letter: Letter) -> None:
+        assert letter.body is not None, "what has arrived is not written again"
+        try:
+            await journal.answer(Answer(mailbox.rollout_id, letter.kind, letter.body))
+        except RunError as exc:
+            logger.error("rollout %s: it is posted unwritten: %s", mailbox.rollout_id, exc)
+        else:
+            letter.is_written = True
+
+    async def _go_round(self, mailbox: Mailbox) -> None:
+        try:
+            while waiting := [letter for letter in mailbox if letter.is_waiting]:
+                await self._post(mailbox, waiting[0])
+        finally:
+            mailbox.postman = None
+            del self._busy[mailbox.rollout_id]
+
+    async def _post(self, mailbox: Mailbox, letter: Letter) -> None:
+        assert letter.body is not None, "what has arrived is not posted again"
+        letter.is_waiting, letter.is_under_way = False, True
+        body = letter.body
         try:
             acknowledgement = await self._client.post(
-                letter, body, idempotency_key=idempotency_key(mailbox.rollout_id, letter)
+                letter,
+                body,
+                idempotency_key=idempotency_key(mailbox.rollout_id, letter.kind),
+                window_sec=self._window_sec if letter.is_written else None,
             )
         except ProtocolError as exc:
             logger.error(
@@ -131,10 +129,32 @@ class Delivery:
                 letter.kind,
                 exc,
             )
+            self._settle(mailbox, letter, body, _state_after(exc))
             return
         finally:
             letter.is_under_way = False
         letter.body = None
+        self._settle(mailbox, letter, body, AnswerState.DELIVERED)
+        self._keep_report(mailbox, acknowledgement)
+
+    def _settle(self, mailbox: Mailbox, letter: Letter, body: bytes, state: AnswerState) -> None:
+        if self.journal is None:
+            return
+        if not letter.is_written:
+            # Else the next server would give the rollout another answer.
+            self.journal.note(Answer(mailbox.rollout_id, letter.kind, body, state))
+        self.journal.settle(mailbox.rollout_id, letter.kind, state)
+
+    def _keep_report(self, mailbox: Mailbox, acknowledgement: bytes) -> None:
         report = report_from_response(acknowledgement, rollout_id=mailbox.rollout_id)
-        if report is not None:
+        if report is None:
+            return
+        if mailbox.is_archived:
+            add_report(mailbox.rollout_id, report)
+        else:
             mailbox.report = report
+
+
+def _state_after(error: ProtocolError) -> AnswerState:
+    refused = error.status_code is not None and error.status_code not in RETRIED_STATUSES
+    return AnswerState.REFUSED if refused else AnswerState.EXPIRED

@@ -7,8 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from osmosis_ai.rollout.server.delivery import Mailbox
-from osmosis_ai.rollout.server.job import Job, Outcome
+from osmosis_ai.rollout.server.job import Job
+from osmosis_ai.rollout.server.lease import Lease
+from osmosis_ai.rollout.server.mailbox import Mailbox
+from osmosis_ai.rollout.server.recipient import Callbacks, Outcome
 from osmosis_ai.rollout.types import RolloutStatus
 
 RETENTION_SEC = 900.0
@@ -18,14 +20,18 @@ MAX_ROLLOUTS = 10_000
 class Ended(NamedTuple):
     """One rollout that is over."""
 
-    digest: bytes
+    digest: str
     ended_at: float
     status: str
     reward: float | None
     err_message: str | None
     was_asked_for_grade: bool
-    mailbox: Mailbox | None
-    """What did not arrive; None where everything did."""
+    mailbox: Mailbox | None = None
+    """What did not arrive and is not in a journal; None where there is no such thing."""
+    lease: Lease | None = None
+    """What opens the result of a rollout that is polled."""
+    is_forgotten: bool = False
+    """Whether nothing is kept of it but that it was."""
 
     @property
     def outcome(self) -> Outcome:
@@ -43,7 +49,7 @@ class History:
         max_rollouts: int = MAX_ROLLOUTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._retention_sec = retention_sec
+        self.retention_sec = retention_sec
         self._max_rollouts = max_rollouts
         self._clock = clock
         # No plain dict: finding its first entry takes ever longer where the first is removed. And
@@ -57,15 +63,16 @@ class History:
     def add(self, job: Job) -> None:
         """Remember how a rollout ended."""
         status, reward, err_message = job.outcome
-        mailbox = job.mailbox
+        recipient = job.recipient
         ended = Ended(
             job.digest,
             self._clock(),
             status.value,
             reward,
             err_message,
-            mailbox.grader is not None,
-            mailbox if any(letter.body is not None for letter in mailbox) else None,
+            recipient.wants_grade,
+            _unwritten(recipient.mailbox) if isinstance(recipient, Callbacks) else None,
+            recipient if isinstance(recipient, Lease) else None,
         )
         self.put(job.request.id, ended)
         self._ended.move_to_end(job.request.id)
@@ -86,4 +93,9 @@ class History:
         return Ended(*next(iter(self._ended.values())))
 
     def _is_old(self, ended: Ended) -> bool:
-        return self._clock() - ended.ended_at > self._retention_sec
+        return self._clock() - ended.ended_at > self.retention_sec
+
+
+def _unwritten(mailbox: Mailbox) -> Mailbox | None:
+    is_kept = any(letter.body is not None and not letter.is_written for letter in mailbox)
+    return mailbox if is_kept else None

@@ -5,27 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from osmosis_ai.rollout.backend.base import ExecutionBackend
 from osmosis_ai.rollout.context import RolloutContext
-from osmosis_ai.rollout.protocol import RolloutInitRequest, encode_completion, encode_grade
+from osmosis_ai.rollout.protocol import StartRequest
 from osmosis_ai.rollout.safe_json import SafeJson
-from osmosis_ai.rollout.server.delivery import Delivery, Mailbox
+from osmosis_ai.rollout.server.recipient import NOT_ASKED_FOR, Outcome, Recipient, ungraded
 from osmosis_ai.rollout.trajectory.save import save_trajectory, snapshot_messages
 from osmosis_ai.rollout.types import ExecutionRequest, ExecutionResult, RolloutStatus
 
 logger = logging.getLogger(__name__)
-
-NOT_ASKED_FOR = "the rollout had been accepted without a grader callback and is not graded"
-
-
-class Outcome(NamedTuple):
-    """How a rollout stands; the reward only where it counts."""
-
-    status: RolloutStatus
-    reward: float | None = None
-    err_message: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -33,17 +22,18 @@ class Job:
     """One rollout between its admission and its end."""
 
     request: ExecutionRequest
-    body: RolloutInitRequest
-    digest: bytes
-    mailbox: Mailbox
-    delivery: Delivery = field(repr=False)
+    body: StartRequest
+    digest: str
+    recipient: Recipient = field(repr=False)
+    admitted: asyncio.Future[bool] | None = field(default=None, repr=False)
+    """Whether it could be written down, once that is known; None where nothing is written."""
     completion: ExecutionResult | None = None
     grade: ExecutionResult | None = None
     _snapshot: SafeJson | None = field(default=None, repr=False)
 
     async def run(self, backend: ExecutionBackend) -> None:
         """Run it, give each answer exactly once whatever the backend does, and archive it."""
-        wants_grade = self.mailbox.grader is not None or backend.capture_final_result
+        wants_grade = self.recipient.wants_grade or backend.capture_final_result
         rest: ExecutionResult | None = None
         try:
             with self._context():
@@ -53,11 +43,11 @@ class Job:
         except asyncio.CancelledError:
             rest = _cancelled()
             # The cancellation may have struck while an answer was on its way.
-            await self.delivery.deliver_stranded(self.mailbox)
+            await self.recipient.take_interrupted()
         except Exception as exc:  # the backend's failure: a controller must not wait for ever
             logger.exception("rollout %s: its backend failed", self.request.id)
             rest = _no_answer(f"its backend raised {type(exc).__name__}")
-        if not self.mailbox.is_complete:
+        if self.completion is None or not self.recipient.is_complete:
             rest = rest or _no_answer("its backend ended without an answer")
             await self._answer_rest(rest, no_grade=rest.no_result if wants_grade else NOT_ASKED_FOR)
         await self._archive()
@@ -65,6 +55,8 @@ class Job:
     @property
     def outcome(self) -> Outcome:
         """How the rollout stands, by the answers given so far."""
+        if (otherwise := self.recipient.ended_by_itself) is not None:
+            return otherwise
         completion, grade = self.completion, self.grade
         if completion is None:
             return Outcome(RolloutStatus.RUNNING)
@@ -79,7 +71,7 @@ class Job:
     def _context(self) -> RolloutContext:
         return RolloutContext(
             chat_completions_url=self.body.chat_completions_url,
-            api_key=self.body.llm_api_key or self.body.controller_api_key,
+            api_key=self.body.policy_key,
             rollout_id=self.request.id,
         )
 
@@ -89,27 +81,22 @@ class Job:
             return
         self.completion = result
         self._snapshot = snapshot_messages(result.sample)
-        body = encode_completion(self.request.id, result)
-        await self.delivery.deliver(self.mailbox, self.mailbox.completion, body)
+        await self.recipient.take_completion(result)
 
     async def _grade(self, result: ExecutionResult) -> None:
         if self.grade is not None:
             logger.warning("rollout %s: a second grader answer is dropped", self.request.id)
             return
         self.grade = result
-        if self.mailbox.grader is not None:
-            body = encode_grade(self.request.id, result)
-            await self.delivery.deliver(self.mailbox, self.mailbox.grader, body)
+        await self.recipient.take_grade(result)
 
     async def _answer_rest(self, rest: ExecutionResult, *, no_grade: str | None) -> None:
         """Give the answers that the backend did not."""
         if self.completion is None:
             await self._complete(rest)
-        letter = self.mailbox.grader
-        if letter is not None and not letter.is_given:
+        if not self.recipient.is_complete:
             self.grade = self.grade or ungraded(no_grade)
-            body = encode_grade(self.request.id, self.grade)
-            await self.delivery.deliver(self.mailbox, letter, body)
+            await self.recipient.take_grade(self.grade)
 
     async def _archive(self) -> None:
         assert self.completion is not None, "a job is archived when its answers have been given"
@@ -124,15 +111,11 @@ class Job:
             request_label=self.request.label,
             request_metadata=self.request.metadata,
             request_extra_fields=self.body.extra_fields,
-            report=self.mailbox.report,
+            report=self.recipient.report,
             diagnostics=diagnostics,
             messages=self._snapshot,
         )
-
-
-def ungraded(no_result: str | None) -> ExecutionResult:
-    """The grader answer of a rollout that was not graded."""
-    return ExecutionResult(status=RolloutStatus.FAILURE, phase="grader", no_result=no_result)
+        self.recipient.note_archived()
 
 
 def _cancelled() -> ExecutionResult:

@@ -14,7 +14,6 @@ from osmosis_ai import __version__
 from osmosis_ai.rollout.safe_json import dump_json
 from osmosis_ai.rollout.trajectory.atif import (
     SCHEMA_VERSION,
-    Agent,
     FinalMetrics,
     Metrics,
     Step,
@@ -27,8 +26,10 @@ from osmosis_ai.rollout.types import RolloutSample
 logger = logging.getLogger(__name__)
 
 AGENT_NAME = "osmosis-rollout-sdk"
-_NO_REPORT = SampleReport()
 """What the archive calls the producer of its documents."""
+
+_NO_REPORT = SampleReport()
+_REPORTED_KEYS = ("unmatched_llm_call_metrics", "unmatched_sample_reports")
 
 
 def convert_sample_to_trajectory(
@@ -52,8 +53,6 @@ def convert_sample_to_trajectory(
     steps = steps_from_messages(_plain_messages(sample) if messages is None else messages)
     if not steps:
         raise ValueError("there are no messages, and an ATIF document has at least one step")
-    report = report or _NO_REPORT
-    unmatched = _merge_calls(steps, report.llm_call_metrics)
     block: dict[str, Any] = {"rollout_id": rollout_id}
     _keep(block, "label", request_label if sample.label is None else sample.label)
     _keep(block, "reward", sample.reward)
@@ -61,21 +60,47 @@ def convert_sample_to_trajectory(
     _keep(block, "sample_extra_fields", sample.extra_fields or None)
     _keep(block, "request_metadata", request_metadata or None)
     _keep(block, "request_extra_fields", request_extra_fields or None)
+    trajectory: Trajectory = {
+        "schema_version": SCHEMA_VERSION,
+        "session_id": rollout_id,
+        "trajectory_id": rollout_id,
+        "agent": {"name": AGENT_NAME, "version": __version__},
+        "steps": steps,
+        "final_metrics": {},
+        "extra": {"osmosis": block},
+    }
+    merge_report(
+        trajectory,
+        report,
+        default_model_name=default_model_name,
+        unmatched_sample_reports=unmatched_sample_reports,
+    )
+    return trajectory
+
+
+def merge_report(
+    trajectory: Trajectory,
+    report: SampleReport | None,
+    *,
+    default_model_name: str | None = None,
+    unmatched_sample_reports: Mapping[str, SampleReport] | None = None,
+) -> None:
+    """Put the controller's numbers into a document, in place of those of an earlier report."""
+    report = report or _NO_REPORT
+    block = trajectory["extra"]["osmosis"]
+    for key in _REPORTED_KEYS:
+        block.pop(key, None)
+    unmatched = _merge_calls(trajectory["steps"], report.llm_call_metrics)
     if unmatched:
         block["unmatched_llm_call_metrics"] = [_dump(call) for call in unmatched]
     if unmatched_sample_reports:
         block["unmatched_sample_reports"] = {
             key: _dump(one) for key, one in unmatched_sample_reports.items()
         }
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "session_id": rollout_id,
-        "trajectory_id": rollout_id,
-        "agent": _agent(report.model_name or default_model_name),
-        "steps": steps,
-        "final_metrics": _final_metrics(steps, unmatched, report),
-        "extra": {"osmosis": block},
-    }
+    model_name = report.model_name or default_model_name
+    if model_name is not None:
+        trajectory["agent"]["model_name"] = model_name
+    trajectory["final_metrics"] = _final_metrics(trajectory["steps"], unmatched, report)
 
 
 def _keep(block: dict[str, Any], key: str, value: Any) -> None:
@@ -88,13 +113,6 @@ def _plain_messages(sample: RolloutSample) -> list[Message]:
         raise ValueError("trajectory_messages is None: this sample is not to be archived")
     messages: list[Message] = orjson.loads(dump_json(sample.archived_messages).data)
     return messages
-
-
-def _agent(model_name: str | None) -> Agent:
-    agent = Agent(name=AGENT_NAME, version=__version__)
-    if model_name is not None:
-        agent["model_name"] = model_name
-    return agent
 
 
 def _dump(model: LlmCallMetrics | SampleReport) -> dict[str, Any]:

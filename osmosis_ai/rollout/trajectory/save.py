@@ -14,7 +14,7 @@ from osmosis_ai.rollout.context import get_rollout_context
 from osmosis_ai.rollout.protocol import MADE_SAFE_KEY
 from osmosis_ai.rollout.safe_json import SafeJson, dump_json, make_safe
 from osmosis_ai.rollout.trajectory.atif import Trajectory, format_json
-from osmosis_ai.rollout.trajectory.convert import convert_sample_to_trajectory
+from osmosis_ai.rollout.trajectory.convert import convert_sample_to_trajectory, merge_report
 from osmosis_ai.rollout.trajectory.report import SampleReport, TrajectoryReport
 from osmosis_ai.rollout.types import ExecutionResult, RolloutSample, check_path_segment
 
@@ -73,6 +73,35 @@ async def save_trajectory(
         artifacts.replace_file(folder, "trajectory.json", _encode(trajectory, messages.changes))
     except Exception as exc:  # what users, controllers and file systems left must not cost more
         logger.warning("rollout %s: its trajectory is not saved: %s", rollout_id, exc)
+
+
+def add_report(
+    rollout_id: str,
+    report: TrajectoryReport,
+    *,
+    artifact_root: str | os.PathLike[str] | None = None,
+) -> None:
+    """Put a report that came late into a trajectory that is on disk, where there is one.
+
+    The file is replaced as a whole. Never raises.
+    """
+    try:
+        folder = _folder(rollout_id, artifact_root)
+        with open(f"{folder}/trajectory.json", "rb") as file:
+            trajectory: Trajectory = orjson.loads(file.read())
+        matched, unmatched = _split(report)
+        merge_report(
+            trajectory,
+            matched,
+            default_model_name=report.model_name,
+            unmatched_sample_reports=unmatched,
+        )
+        # What had to change before, the document says already.
+        artifacts.replace_file(folder, "trajectory.json", format_json(trajectory).data)
+    except FileNotFoundError:
+        logger.info("rollout %s: it has no trajectory for the controller's report", rollout_id)
+    except Exception as exc:  # what is on the disk may be anything by now, and costs a report
+        logger.warning("rollout %s: the late report is not saved: %s", rollout_id, exc)
 
 
 def _folder(rollout_id: str, root: str | os.PathLike[str] | None) -> str:

@@ -33,6 +33,7 @@ async def refusal(site: Site, status: int = 422, **fields: Any) -> Any:
 
 
 async def test_what_is_missing_is_named() -> None:
+    """Without any callback URL the rollout is to be polled, and needs an id for that."""
     async with serving() as site:
         said = await site.send("POST", "/rollout", json={})
     assert said.status == 422
@@ -41,7 +42,7 @@ async def test_what_is_missing_is_named() -> None:
     } == {
         ("missing", "body", "initial_messages"),
         ("missing", "body", "chat_completions_url"),
-        ("missing", "body", "completion_callback_url"),
+        ("missing", "body", "rollout_id"),
     }  # fmt: skip
 
 

@@ -383,7 +383,7 @@ async def test_a_fault_of_ours_is_logged_and_stays_in_its_rollout(
     async with receiving() as receiver:
         site = Site("", receiver=receiver, session=None)  # type: ignore[arg-type]
         body = RolloutInitRequest.model_validate(site.body())
-        assert jobs.admit(body) is Admission.ACCEPTED
+        assert await jobs.admit(body) is Admission.ACCEPTED
         await jobs.drain(SHORT)
     assert "a rollout's task failed" in caplog.text
     assert "a fault of ours" in caplog.text

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from osmosis_ai.rollout.http import HttpClient
 from osmosis_ai.rollout.protocol import RolloutInitRequest
-from osmosis_ai.rollout.server.delivery import Delivery, mailbox_for
+from osmosis_ai.rollout.server.delivery import Delivery
 from osmosis_ai.rollout.server.history import History
 from osmosis_ai.rollout.server.job import Job
+from osmosis_ai.rollout.server.journal import Accepted
+from osmosis_ai.rollout.server.mailbox import mailbox_for
+from osmosis_ai.rollout.server.recipient import Callbacks
 from osmosis_ai.rollout.types import ExecutionResult, RolloutStatus
 
 
@@ -21,7 +24,7 @@ class Clock:
         return self.now
 
 
-def a_job(rollout_id: str, digest: bytes = b"") -> Job:
+def a_job(rollout_id: str, digest: str = "") -> Job:
     body = RolloutInitRequest(
         initial_messages=[],
         chat_completions_url="http://policy",
@@ -31,8 +34,10 @@ def a_job(rollout_id: str, digest: bytes = b"") -> Job:
         body.to_execution_request(rollout_id),
         body,
         digest,
-        mailbox_for(rollout_id, body),
-        Delivery(HttpClient()),
+        Callbacks(
+            mailbox_for(Accepted(rollout_id, digest, body.completion_callback_url)),
+            Delivery(HttpClient()),
+        ),
         completion=ExecutionResult(status=RolloutStatus.FAILURE, err_message="boom"),
     )
 
@@ -49,12 +54,14 @@ def test_how_a_rollout_ended_is_remembered() -> None:
 def test_what_arrived_is_not_kept() -> None:
     history = History()
     arrived, stranded = a_job("a"), a_job("b")
-    stranded.mailbox.completion.give(b"{}")
+    assert isinstance(stranded.recipient, Callbacks)
+    mailbox = stranded.recipient.mailbox
+    mailbox.completion.give(b"{}")
     for job in (arrived, stranded):
         history.add(job)
     assert [getattr(history.get(name), "mailbox", None) for name in "ab"] == [
         None,
-        stranded.mailbox,
+        mailbox,
     ]
 
 
@@ -99,14 +106,14 @@ def test_what_is_too_old_takes_no_room() -> None:
 def test_a_rollout_that_ran_again_is_as_new_as_its_last_end() -> None:
     clock = Clock()
     history = History(retention_sec=10, clock=clock)
-    history.add(a_job("a", b"first"))
+    history.add(a_job("a", "first"))
     clock.now = 6
     history.add(a_job("b"))
     clock.now = 11
-    history.add(a_job("a", b"second"))
+    history.add(a_job("a", "second"))
     clock.now = 17
     history.add(a_job("c"))
     ended = history.get("a")
     assert ended is not None
-    assert ended.digest == b"second"
+    assert ended.digest == "second"
     assert history.get("b") is None

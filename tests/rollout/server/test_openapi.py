@@ -46,6 +46,7 @@ def url() -> Iterator[str]:
 OPERATIONS = [
     "POST /rollout",
     "POST /rollout/cancel",
+    "GET /rollout/{rollout_id}/result",
     "GET /rollout/{rollout_id}/status",
     "GET /health",
 ]

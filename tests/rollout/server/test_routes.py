@@ -283,8 +283,12 @@ def test_the_description_says_what_is_sent_and_answered() -> None:
     document = create_rollout_server(backend=local()).openapi()
     start = document["paths"]["/rollout"]["post"]
     schema = start["requestBody"]["content"]["application/json"]["schema"]
-    assert schema == {"$ref": "#/components/schemas/RolloutInitRequest"}
-    assert set(start["responses"]) == {"202", "409", "422", "429", "503"}
+    assert schema["oneOf"] == [
+        {"$ref": f"#/components/schemas/{name}"}
+        for name in ("RolloutInitRequest", "RolloutPollRequest")
+    ]
+    assert "anyOf" not in schema
+    assert set(start["responses"]) == {"202", "409", "410", "422", "429", "503"}
     fields = document["components"]["schemas"]["RolloutInitRequest"]
     assert set(fields["required"]) == {
         "initial_messages",
@@ -297,6 +301,7 @@ def test_the_description_says_what_is_sent_and_answered() -> None:
     assert set(document["paths"]) == {
         "/rollout",
         "/rollout/cancel",
+        "/rollout/{rollout_id}/result",
         "/rollout/{rollout_id}/status",
         "/health",
     }
