@@ -25,10 +25,10 @@ class Command(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Commands under one word."""
+    """Commands under one word, and groups of them."""
 
     help: str
-    commands: Mapping[str, Command]
+    commands: Mapping[str, Command | Group]
 
 
 GROUPS: Mapping[str, Group] = {
@@ -88,10 +88,14 @@ def _report(error: Exception, mode: Mode, command: str) -> int:
 
 def _command_name(args: Sequence[str], groups: Mapping[str, Group]) -> str:
     """The command that was meant, as far as it can be told: `eval run`."""
-    group, command = ([arg for arg in args if not arg.startswith("-")] + ["", ""])[:2]
-    if group not in groups:
-        return ""
-    return f"{group} {command}" if command in groups[group].commands else group
+    words: list[str] = []
+    here: Mapping[str, Command | Group] = groups
+    for arg in args:
+        found = here.get(arg)
+        if found is not None:
+            words.append(arg)
+            here = {} if isinstance(found, Command) else found.commands
+    return " ".join(words)
 
 
 class _LazyGroup(TyperGroup):
@@ -125,9 +129,14 @@ def _root(groups: Mapping[str, Group]) -> Any:
 def _sub_group(name: str, group: Group) -> Any:
     made = _group(group.help, _no_options)
     made.name = name
-    made.targets = {word: command.target for word, command in group.commands.items()}
-    for word, command in group.commands.items():
-        made.commands[word] = TyperCommand(word, help=command.help)
+    targets: dict[str, str] = {}
+    for word, one in group.commands.items():
+        if isinstance(one, Command):
+            targets[word] = one.target
+            made.commands[word] = TyperCommand(word, help=one.help)
+        else:
+            made.commands[word] = _sub_group(word, one)
+    made.targets = targets
     return made
 
 

@@ -57,6 +57,7 @@ GROUPS = {
         {
             function.__name__: Command(f"{__name__}:{function.__name__}", "x")
             for function in _FUNCTIONS
-        },
+        }
+        | {"more": Group("Further down.", {"say": Command(f"{__name__}:say", "x")})},
     )
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 import pytest
 
 from osmosis_ai import __version__
-from osmosis_ai.cli.main import GROUPS, main
+from osmosis_ai.cli.main import GROUPS, Command, Group, main
 from osmosis_ai.cli.mode import Misuse, Mode, take_mode
 from tests.cli import commands
 
@@ -59,9 +60,17 @@ def test_looking_at_runs_needs_no_server_packages() -> None:
     assert done.stdout == "set()\n"
 
 
+def all_targets(groups: Mapping[str, Command | Group]) -> Iterator[str]:
+    for one in groups.values():
+        if isinstance(one, Command):
+            yield one.target
+        else:
+            yield from all_targets(one.commands)
+
+
 @pytest.mark.parametrize(
     "target",
-    [command.target for group in GROUPS.values() for command in group.commands.values()],
+    list(all_targets(GROUPS)),
 )
 def test_every_command_is_there(target: str) -> None:
     module, _, attribute = target.partition(":")
@@ -168,7 +177,14 @@ def test_an_error_in_json_has_its_code(
 
 
 @pytest.mark.parametrize(
-    ("args", "command"), [(["tst"], ""), (["test", "crsh"], "test"), (["test", "say"], "test say")]
+    ("args", "command"),
+    [
+        (["tst"], ""),
+        (["test", "crsh"], "test"),
+        (["test", "say"], "test say"),
+        (["test", "more", "shout"], "test more"),
+        (["test", "more", "say"], "test more say"),
+    ],
 )
 def test_misuse_in_json_is_a_document_too(args: list[str], command: str, capsys: Capture) -> None:
     assert run("--json", *args) == 2
@@ -221,3 +237,8 @@ def test_the_shell_completes_commands() -> None:
         timeout=60,
     )
     assert done.stdout.split() == ["run", "list", "show", "stop"]
+
+
+def test_a_group_may_hold_groups(capsys: Capture) -> None:
+    assert run("test", "more", "say", "hello") == 0
+    assert capsys.readouterr().out == "rich hello\n"
