@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal
 
@@ -11,7 +10,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationErro
 from pydantic.dataclasses import dataclass
 
 from osmosis_ai.eval.outcome import Outcome, Verdict
-from osmosis_ai.rollout.driver.base import RolloutItem
+from osmosis_ai.rollout.driver.base import RolloutItem, seed_for
 from osmosis_ai.rollout.safe_json import safe_text
 from osmosis_ai.rollout.types import ExecutionOutcome, RolloutId, RolloutTiming
 
@@ -72,14 +71,9 @@ class Record:
     schema_version: Literal[1] = SCHEMA_VERSION
 
 
-def rollout_id_for(*, run_id: str, item: str, attempt: int, try_index: int) -> str:
-    """The name of one rollout: a restarted run finds what it started before."""
-    return _digest(f"{run_id}/{item}/{attempt}/{try_index}")[:32]
-
-
 def item_for(*, row: int, attempt: int, item: str) -> RolloutItem:
     """What a model may depend on; the seed follows from the content alone, not from the run."""
-    return RolloutItem(row=row, attempt=attempt, seed=int(_digest(f"{item}/{attempt}")[:8], 16))
+    return RolloutItem(row=row, attempt=attempt, seed=seed_for(attempt=attempt, item=item))
 
 
 def make_record(
@@ -163,7 +157,3 @@ def _shortened(text: str) -> str:
     if len(text) <= MAX_MESSAGE_CHARS:
         return text
     return f"{text[:MAX_MESSAGE_CHARS]}... ({len(text)} characters)"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -16,12 +16,12 @@ from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.halt import ModelWatch
 from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import Outcome, classify, no_result
-from osmosis_ai.eval.record import Record, item_for, make_record, rollout_id_for
+from osmosis_ai.eval.record import Record, item_for, make_record
 from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.store import RunStore
 from osmosis_ai.eval.timing import Timing
 from osmosis_ai.rollout.descriptors import raise_descriptor_limit
-from osmosis_ai.rollout.driver.base import RolloutDriver
+from osmosis_ai.rollout.driver.base import RolloutDriver, rollout_id_for
 from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.garbage import patient_collector
 from osmosis_ai.rollout.types import ExecutionRequest, ModelUsage

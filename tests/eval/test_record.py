@@ -14,11 +14,10 @@ from osmosis_ai.eval.record import (
     item_for,
     make_record,
     parse_record,
-    rollout_id_for,
     to_json,
     to_line,
 )
-from osmosis_ai.rollout.driver.base import RolloutItem
+from osmosis_ai.rollout.driver.base import RolloutItem, rollout_id_for
 from osmosis_ai.rollout.types import RolloutTiming
 from tests.eval.workspace import scored
 

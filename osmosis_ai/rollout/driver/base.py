@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
+from osmosis_ai.rollout.flight.item import (
+    DEADLINE_SLACK_SEC,
+    FALLBACK_DEADLINE_SEC,
+    Deadline,
+    RolloutItem,
+    deadline_sec,
+    rollout_id_for,
+    seed_for,
+)
 from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionRequest
 
-DEADLINE_SLACK_SEC = 60.0
-"""What a driver grants beyond the two deadlines of a request."""
-
-FALLBACK_DEADLINE_SEC = 3600.0
-"""How long a driver waits where a request does not set both deadlines."""
-
-Deadline: TypeAlias = Callable[[ExecutionRequest], float]
-"""Says after how many seconds from dispatch a driver cancels a rollout; `deadline_sec` is one."""
+__all__ = [
+    "DEADLINE_SLACK_SEC",
+    "FALLBACK_DEADLINE_SEC",
+    "Deadline",
+    "ModelSpec",
+    "RolloutDriver",
+    "RolloutItem",
+    "deadline_sec",
+    "rollout_id_for",
+    "seed_for",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +45,6 @@ class ModelSpec:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Fields set on every request, over what the rollout sent."""
     max_retries: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutItem:
-    """Which item of an evaluation a rollout is for; a scripted model's reply depends on it."""
-
-    row: int
-    attempt: int
-    seed: int
 
 
 class RolloutDriver(ABC):
@@ -69,11 +72,3 @@ class RolloutDriver(ABC):
     @abstractmethod
     def description(self) -> str:
         """One line for the run header: which driver, and what it drives."""
-
-
-def deadline_sec(request: ExecutionRequest) -> float:
-    """Seconds from dispatch after which a driver cancels a rollout."""
-    agent, grader = request.agent_timeout_sec, request.grader_timeout_sec
-    if agent is None or grader is None or agent <= 0 or grader <= 0:
-        return FALLBACK_DEADLINE_SEC
-    return agent + grader + DEADLINE_SLACK_SEC

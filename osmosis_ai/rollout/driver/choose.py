@@ -15,10 +15,10 @@ from osmosis_ai.rollout.controller.model.openai_compatible import OpenAICompatib
 from osmosis_ai.rollout.controller.model.scripted import PREFIX, load_scripted
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.driver.base import Deadline, ModelSpec, RolloutDriver, deadline_sec
-from osmosis_ai.rollout.driver.flight import OnSample
 from osmosis_ai.rollout.driver.http import open_http_driver
 from osmosis_ai.rollout.driver.in_process import open_in_process_driver
 from osmosis_ai.rollout.driver.process import open_process_driver
+from osmosis_ai.rollout.flight.flight import OnSample
 
 IN_PROCESS, PROCESS, HTTP = "in-process", "process", "http"
 

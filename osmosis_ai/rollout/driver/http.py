@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from osmosis_ai.errors import BackendError, ProtocolError
+from osmosis_ai.rollout.client.server_client import Reply, ServerClient, open_server_client
 from osmosis_ai.rollout.controller.endpoint import Callbacks
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.retry import RetryPolicy, retry_after_sec
-from osmosis_ai.rollout.driver.base import Deadline, deadline_sec
-from osmosis_ai.rollout.driver.flight import STOP_PATIENCE_SEC, Flight, FlightDriver, OnSample
-from osmosis_ai.rollout.driver.outcome import CANCELLED
-from osmosis_ai.rollout.driver.server_client import Reply, ServerClient, open_server_client
+from osmosis_ai.rollout.driver.base import Deadline, RolloutDriver, deadline_sec
+from osmosis_ai.rollout.flight.flight import STOP_PATIENCE_SEC, Flight, Flights, OnSample
+from osmosis_ai.rollout.flight.outcome import CANCELLED
 from osmosis_ai.rollout.protocol import GraderCompleteRequest, RolloutCompleteRequest, WireSample
 from osmosis_ai.rollout.safe_json import dump_json
 from osmosis_ai.rollout.types import (
@@ -43,7 +43,7 @@ _BUSY_BOUNDS_SEC = (0.05, 60.0)
 _REFUSES_THIS_ONE = frozenset({400, 409, 413, 422})
 
 
-class HttpDriver(FlightDriver):
+class HttpDriver(Flights, RolloutDriver):
     """Posts rollouts to a server and waits for its answers; made by `open_http_driver`.
 
     A server that takes no more now (429) is asked again. One that is gone, or knows no such key or
@@ -99,7 +99,7 @@ class HttpDriver(FlightDriver):
             await self._dispatch(flight, _encode(flight, callbacks))
         except asyncio.CancelledError:
             # The server may have taken it in this very moment.
-            await self._cancel(flight.request.id)
+            await self._cancel(flight)
             raise
         flight.start_clock()
         completion = await callbacks.rendezvous.completion()
@@ -122,7 +122,8 @@ class HttpDriver(FlightDriver):
         if self._on_sample is not None:
             self._on_sample(flight.request, _before_grading(graded.sample))
 
-    async def _cancel(self, rollout_id: str) -> bool:
+    async def _cancel(self, flight: Flight) -> bool:
+        rollout_id = flight.request.id
         try:
             return await self._server.cancel(rollout_id)
         except BackendError as error:

@@ -10,14 +10,14 @@ from pathlib import Path
 from osmosis_ai.rollout.backend.base import CancelDisposition, ExecutionBackend
 from osmosis_ai.rollout.context import RolloutContext
 from osmosis_ai.rollout.controller.listener import Controller
-from osmosis_ai.rollout.driver.base import Deadline, deadline_sec
-from osmosis_ai.rollout.driver.flight import STOP_PATIENCE_SEC, Flight, FlightDriver, OnSample
-from osmosis_ai.rollout.driver.outcome import CANCELLED, without_result
+from osmosis_ai.rollout.driver.base import Deadline, RolloutDriver, deadline_sec
+from osmosis_ai.rollout.flight.flight import STOP_PATIENCE_SEC, Flight, Flights, OnSample
+from osmosis_ai.rollout.flight.outcome import CANCELLED, without_result
 from osmosis_ai.rollout.trajectory.save import save_trajectory, snapshot_messages
 from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionResult, RolloutStatus
 
 
-class InProcessDriver(FlightDriver):
+class InProcessDriver(Flights, RolloutDriver):
     """Gives each rollout its model endpoint and runs it on `backend`, in the caller's loop.
 
     Rollout folders go to `artifact_root`, each with its trajectory.
@@ -65,7 +65,8 @@ class InProcessDriver(FlightDriver):
         with context:
             await self._backend.execute(request, answers.on_workflow, answers.on_grader)
 
-    async def _cancel(self, rollout_id: str) -> bool:
+    async def _cancel(self, flight: Flight) -> bool:
+        rollout_id = flight.request.id
         said = await self._backend.cancel_rollouts(ids=[rollout_id])
         return said.get(rollout_id, _NOT_FOUND) is not _NOT_FOUND
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.driver.base import Deadline, deadline_sec
-from osmosis_ai.rollout.driver.flight import OnSample
 from osmosis_ai.rollout.driver.http import HttpDriver, open_http_driver
 from osmosis_ai.rollout.driver.server_process import ServerProcess, start_server
+from osmosis_ai.rollout.flight.flight import OnSample
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from osmosis_ai.errors import BackendError
 from osmosis_ai.rollout.artifacts import ARTIFACT_ROOT_VARIABLE
+from osmosis_ai.rollout.client.server_client import open_server_client
 from osmosis_ai.rollout.driver.serve import LIFELINE_VARIABLE, PORT_VARIABLE
-from osmosis_ai.rollout.driver.server_client import open_server_client
 
 START_PATIENCE_SEC = 90.0
 """How long a server may take until it answers."""

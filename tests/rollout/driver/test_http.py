@@ -27,8 +27,8 @@ from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.driver.base import RolloutItem
-from osmosis_ai.rollout.driver.flight import OnSample
 from osmosis_ai.rollout.driver.http import HttpDriver, open_http_driver
+from osmosis_ai.rollout.flight.flight import OnSample
 from osmosis_ai.rollout.server import create_rollout_server
 from osmosis_ai.rollout.types import AgentWorkflowConfig, ExecutionOutcome
 from osmosis_ai.testing import (

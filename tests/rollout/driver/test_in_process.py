@@ -32,8 +32,8 @@ from osmosis_ai.rollout.backend.base import ResultCallback
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.driver.base import RolloutItem
-from osmosis_ai.rollout.driver.flight import NO_ITEM, Flight
 from osmosis_ai.rollout.driver.in_process import InProcessDriver
+from osmosis_ai.rollout.flight.flight import NO_ITEM, Flight
 from osmosis_ai.rollout.types import ExecutionOutcome
 from osmosis_ai.testing import ChatWorkflow, EchoWorkflow, ExactMatchGrader, Signal, ask_model
 from tests.rollout.driver.backends import ClaimingBackend, Play, PlayingBackend, succeeded

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from osmosis_ai.errors import BackendError
-from osmosis_ai.rollout.driver.slots import Slots
+from osmosis_ai.rollout.flight.slots import Slots
 
 
 async def waiting(slots: Slots, count: int) -> list[asyncio.Task[None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +14,10 @@ from osmosis_ai.errors import BackendError, OsmosisError
 from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.usage import AnsweredCall, make_report
-from osmosis_ai.rollout.driver.base import Deadline, RolloutDriver, RolloutItem
-from osmosis_ai.rollout.driver.outcome import Ending, settle
-from osmosis_ai.rollout.driver.slots import Slots
 from osmosis_ai.rollout.execution import error_text
+from osmosis_ai.rollout.flight.item import Deadline, RolloutItem
+from osmosis_ai.rollout.flight.outcome import Ending, settle
+from osmosis_ai.rollout.flight.slots import Slots
 from osmosis_ai.rollout.safe_json import SafeJson
 from osmosis_ai.rollout.trajectory.report import TrajectoryReport
 from osmosis_ai.rollout.trajectory.tokens import save_tokens
@@ -40,7 +40,7 @@ STOP_PATIENCE_SEC = 30.0
 NO_ITEM = RolloutItem(row=0, attempt=0, seed=0)
 
 
-class FlightDriver(RolloutDriver):
+class Flights(ABC):
     """Runs each rollout in a task, under a slot and a deadline.
 
     A rollout past its deadline is told to stop, and its outcome is a timeout; one that does not
@@ -70,7 +70,7 @@ class FlightDriver(RolloutDriver):
         """Start the flight's clock and bring its answers; return when nothing goes on any more."""
 
     @abstractmethod
-    async def _cancel(self, rollout_id: str) -> bool:
+    async def _cancel(self, flight: Flight) -> bool:
         """Tell a rollout to stop; False where nobody knows it, so that nothing will end it."""
 
     async def _archive(self, flight: Flight, outcome: ExecutionOutcome) -> None:
@@ -160,7 +160,7 @@ class FlightDriver(RolloutDriver):
         """Tell a rollout that is still going on to stop, and wait until it has."""
         if flight.task.done():
             return
-        if not await self._cancel(flight.request.id):
+        if not await self._cancel(flight):
             flight.task.cancel()
         await asyncio.wait({flight.task}, timeout=self._stop_patience_sec)
         if not flight.task.done():

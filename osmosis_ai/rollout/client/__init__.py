@@ -1,0 +1,1 @@
+"""RolloutClient: rollouts on one or several rollout servers, for whoever trains on them."""
