@@ -1,7 +1,8 @@
 """Kept HTTP/1.1 connections for one kind of exchange: post a body, read the answer whole.
 
 A general client spends more on one exchange than a rollout server spends on everything else about
-a rollout (docs/decisions has the numbers), and answers are two exchanges a rollout.
+a rollout (docs/decisions has the numbers). Answers are two exchanges a rollout, and each model call
+is one.
 """
 
 from __future__ import annotations
@@ -108,7 +109,10 @@ def encode_post(address: Address, headers: bytes, body: bytes) -> bytes:
 class ConnectionPool:
     """Connections by origin, as many as there are exchanges at once."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, idle_sec: float = IDLE_SEC, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._idle_sec = idle_sec
         self._clock = clock
         self._idle: dict[Origin, list[Connection]] = {}
         self._swept_at = clock()
@@ -143,7 +147,7 @@ class ConnectionPool:
         if connection.is_open:
             connection.idle_since = now
             self._idle.setdefault(origin, []).append(connection)
-        if now - self._swept_at > IDLE_SEC:
+        if now - self._swept_at > self._idle_sec:
             self._swept_at = now
             self._sweep()
 
@@ -155,7 +159,7 @@ class ConnectionPool:
         self._idle.clear()
 
     def _is_trusted(self, connection: Connection) -> bool:
-        return connection.is_open and self._clock() - connection.idle_since < IDLE_SEC
+        return connection.is_open and self._clock() - connection.idle_since < self._idle_sec
 
     def _sweep(self) -> None:
         """Close what was left from busier times, and forget ends that are gone."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osmosis_ai.errors import ConfigError, ModelError
+from osmosis_ai.rollout import http_connection
 from osmosis_ai.rollout.controller.model import openai_compatible
 from osmosis_ai.rollout.controller.model.base import ModelCall, parse_request
 from osmosis_ai.rollout.controller.model.openai_compatible import (
@@ -83,6 +87,19 @@ def test_a_base_url_is_an_address(base_url: str) -> None:
     assert caught.value.key == "base_url"
 
 
+@pytest.mark.parametrize(("asked", "set_to"), [(False, True), (True, False)])
+async def test_whether_to_stream_is_for_the_run_to_say(asked: bool, set_to: bool) -> None:
+    with ScriptedModel("42") as model:
+        client = OpenAICompatibleClient(model.base_url, model="m", params={"stream": set_to})
+        await client.open()
+        body = json.dumps({"stream": asked, "messages": []}).encode()
+        reply = await client.complete(parse_request(body), ModelCall("r1"))
+        assert (reply.chunks is not None) is set_to
+        if reply.chunks is not None:
+            await reply.chunks.aclose()
+        await client.close()
+
+
 async def test_a_slash_at_the_end_of_the_base_url_does_no_harm() -> None:
     with ScriptedModel("42") as model:
         client = OpenAICompatibleClient(model.base_url + "/", model="m")
@@ -92,14 +109,62 @@ async def test_a_slash_at_the_end_of_the_base_url_does_no_harm() -> None:
     assert reply.status == 200
 
 
-async def test_an_answer_without_end_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("body", [b"{}", b'{"stream": true}'])
+async def test_an_answer_without_end_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
     monkeypatch.setattr(openai_compatible, "MAX_REPLY_BYTES", 100)
+    monkeypatch.setattr(http_connection, "MAX_ANSWER_BYTES", 100)
     with ScriptedModel(HttpReply(200, "x" * 101)) as model:
         client = to(model)
         await client.open()
         with pytest.raises(ModelError, match="longer than 100 bytes"):
-            await client.complete(parse_request(b"{}"), ModelCall("r1"))
+            await client.complete(parse_request(body), ModelCall("r1"))
         await client.close()
+
+
+async def test_calls_one_after_another_share_a_connection() -> None:
+    async with serving_counted() as (base_url, connections):
+        client = OpenAICompatibleClient(base_url, model="m")
+        await client.open()
+        for _ in range(3):
+            assert (await client.complete(parse_request(b"{}"), ModelCall("r1"))).status == 200
+        await client.close()
+    assert len(connections) == 1
+
+
+@asynccontextmanager
+async def serving_counted() -> AsyncIterator[tuple[str, list[Any]]]:
+    """A model that answers everything alike, and who connected to it."""
+    connections: list[Any] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer.get_extra_info("peername"))
+        while await reader.readline():
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(len(b'{"model": "m"}'))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1")
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", connections
+
+
+@pytest.mark.parametrize("key", ["sk-1\n", "sk-1\r\nX-Other: 1"])
+def test_a_key_is_one_line(key: str) -> None:
+    """Or it would end the header it stands in; and it is a secret, so it is not shown."""
+    with pytest.raises(ConfigError, match="holds a line end") as caught:
+        OpenAICompatibleClient("http://host/v1", model="m", api_key=key)
+    assert "sk-1" not in str(caught.value)
+
+
+def test_no_credentials_stand_in_an_address() -> None:
+    """They would be shown wherever the address is."""
+    with pytest.raises(ConfigError, match="without credentials") as caught:
+        OpenAICompatibleClient("http://me:secret@host/v1", model="m")
+    assert caught.value.key == "base_url"
+    assert "secret" not in str(caught.value)
 
 
 async def test_a_large_body_is_sent_whole() -> None:
