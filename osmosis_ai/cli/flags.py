@@ -11,7 +11,14 @@ import typer
 from osmosis_ai.eval.evaluation import RunOptions
 from osmosis_ai.eval.outcome import FAILED, Outcome
 
-SETTINGS = {"n": "evaluation.n", "limit": "evaluation.limit", "probe": "model.probe"}
+SETTINGS = {
+    "n": "evaluation.n",
+    "limit": "evaluation.limit",
+    "stall_sec": "evaluation.stall_sec",
+    "listen": "evaluation.listen",
+    "advertise_url": "evaluation.advertise_url",
+    "probe": "model.probe",
+}
 """Flags that are a key of the file, which they win over."""
 
 
@@ -85,6 +92,26 @@ Server: TypeAlias = Annotated[
 ]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")
+]
+Listen: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where rollouts call back; else a free port of this machine alone.",
+        show_default=False,
+    ),
+]
+AdvertiseUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="--listen, as rollouts elsewhere reach it.", show_default=False
+    ),
+]
+StallSec: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        help="Name rollouts that go so many seconds without progress.", show_default=False
+    ),
 ]
 Probe: TypeAlias = Annotated[
     bool | None,

@@ -14,6 +14,7 @@ from osmosis_ai.cli.output import Fact, Section, console, print_sections
 from osmosis_ai.cli.problem import print_warning
 from osmosis_ai.cli.progress import RunBar, making_way
 from osmosis_ai.cli.results import rows_note, short_path
+from osmosis_ai.eval.config import EvaluationSection
 from osmosis_ai.eval.evaluation import Observer, RunHeader
 from osmosis_ai.eval.run_folder import Run
 from osmosis_ai.eval.runner import Progress
@@ -96,6 +97,13 @@ class _Warnings(logging.Handler):
         print_warning(record.getMessage(), mode=self._mode)
 
 
+def _listener(evaluation: EvaluationSection) -> Iterator[Fact]:
+    if evaluation.listen is not None:
+        advertised = evaluation.advertise_url
+        told = "" if advertised is None else f"rollouts call {advertised}"
+        yield Fact("Listener", evaluation.listen, told)
+
+
 def _header(header: RunHeader) -> Section:
     run, done = header.run, header.done
     owed = f"{done:,} of {header.items:,} rollouts are done" if done else ""
@@ -107,6 +115,7 @@ def _header(header: RunHeader) -> Section:
             Fact(
                 "Data", run.document.dataset_path, rows_note(run, run.document.config.evaluation.n)
             ),
+            *_listener(run.document.config.evaluation),
             Fact("Run folder", short_path(run.paths.folder), owed),
         ],
     )

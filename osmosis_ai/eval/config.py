@@ -23,6 +23,11 @@ from pydantic_core import ErrorDetails
 
 from osmosis_ai.errors import ConfigError, Issue
 from osmosis_ai.rollout.driver.base import ModelSpec
+from osmosis_ai.rollout.driver.listener_spec import (
+    ListenerSpec,
+    check_advertise_url,
+    check_listen,
+)
 from osmosis_ai.rollout.types import check_path_segment
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
@@ -68,6 +73,12 @@ class EvaluationSection(_Section):
     """Seconds a grader has."""
     workflow_failed_reward: FiniteFloat | None = None
     """What a failed workflow counts as in mean and pass rate; left out, it is not counted."""
+    stall_sec: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    """Name a rollout in the log, once, that went so many seconds without progress."""
+    listen: Annotated[str, AfterValidator(check_listen)] | None = None
+    """HOST:PORT where rollouts call back; left out, any free port of this machine alone."""
+    advertise_url: Annotated[str, AfterValidator(check_advertise_url)] | None = None
+    """The address of `listen` as rollouts elsewhere reach it."""
 
 
 class ModelSection(_Section):
@@ -145,6 +156,16 @@ class EvalConfig:
             api_key=key,
             params=model.params,
             max_retries=model.max_retries,
+        )
+
+    @property
+    def listener(self) -> ListenerSpec:
+        """Where rollouts call us."""
+        evaluation = self.file.evaluation
+        return ListenerSpec.parse(
+            evaluation.listen,
+            advertise_url=evaluation.advertise_url,
+            stall_sec=evaluation.stall_sec,
         )
 
     def check_secrets(self, environ: Mapping[str, str]) -> None:
@@ -247,6 +268,8 @@ def _message(error: ErrorDetails, location: list[str], path: Path) -> str:
     if kind == "greater_than_equal":
         least = error.get("ctx", {}).get("ge")
         return f"must be {'a positive integer' if least == 1 else 'at least 0'}, got {got}"
+    if kind == "greater_than":
+        return f"must be more than {error.get('ctx', {}).get('gt')}, got {got}"
     if kind == "string_too_short":
         return "must not be empty"
     return f"is invalid: {_reason(error)}"
@@ -302,6 +325,7 @@ def _faults(config: EvalConfig) -> Iterator[Issue]:
     yield from _scripted_faults(experiment.model_path)
     yield from _place_faults(config)
     yield from _env_faults(config.file)
+    yield from _listener_faults(config)
 
 
 def _scripted_faults(model_path: str) -> Iterator[Issue]:
@@ -325,6 +349,21 @@ def _place_faults(config: EvalConfig) -> Iterator[Issue]:
         yield Issue("experiment.entrypoint", f"is invalid: must stay inside {config.rollout_dir}")
     elif not config.entrypoint.is_file():
         yield Issue("experiment.entrypoint", f"is invalid: no file {config.entrypoint}")
+
+
+def _listener_faults(config: EvalConfig) -> Iterator[Issue]:
+    listener, listen = config.listener, config.file.evaluation.listen
+    if listener.advertise_url is not None and listen is None:
+        yield Issue(
+            "evaluation.advertise_url",
+            "goes with evaluation.listen, which says the port that it leads to",
+        )
+    if listener.is_wildcard and listener.advertise_url is None:
+        yield Issue(
+            "evaluation.listen",
+            f"{listen!r} is every address of this machine: say with evaluation.advertise_url "
+            "which of them rollouts are to call, such as http://my-machine:9000",
+        )
 
 
 _ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]*")

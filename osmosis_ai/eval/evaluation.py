@@ -118,6 +118,7 @@ async def evaluate(
                 driver=options.driver,
                 server_url=options.server_url,
                 on_sample=store.write_sample,
+                listener=config.listener,
             ) as driver:
                 if config.file.model.probe:
                     await driver.probe()

@@ -87,6 +87,9 @@ pass_threshold = nan
 agent_workflow_timeout_s = "long"
 grader_timeout_s = inf
 pas_threshold = 1
+stall_sec = 0
+listen = "9000"
+advertise_url = "gpu-box"
 [model]
 base_url = "localhost"
 max_retries = -1
@@ -111,6 +114,10 @@ n = 2
         "evaluation.agent_workflow_timeout_s": "must be a number, got 'long'",
         "evaluation.grader_timeout_s": "must be finite, got inf",
         "evaluation.pas_threshold": "Unrecognized key; did you mean 'pass_threshold'?",
+        "evaluation.stall_sec": "must be more than 0.0, got 0",
+        "evaluation.listen": "is invalid: '9000' must be HOST:PORT, such as 0.0.0.0:9000",
+        "evaluation.advertise_url": "is invalid: 'gpu-box' must be the address at which servers "
+        "reach this machine, such as http://my-machine:9000",
         "model.base_url": r"is invalid: 'localhost' does not match ^https?://\S+$",
         "model.max_retries": "must be at least 0, got -1",
         "model.params": "must be a table, got 3",
@@ -120,13 +127,29 @@ n = 2
     }
 
 
+def test_an_address_that_tells_rollouts_nothing_is_refused(workspace: Workspace) -> None:
+    everywhere = 'listen = "0.0.0.0:9000"\n'
+    advertised = 'advertise_url = "http://gpu-box:9000/"\n'
+    assert list(faults(workspace, MINIMAL + "[evaluation]\n" + everywhere)) == ["evaluation.listen"]
+    alone = faults(workspace, MINIMAL + "[evaluation]\n" + advertised)
+    assert alone == {
+        "evaluation.advertise_url": "goes with evaluation.listen, which says the port that it "
+        "leads to"
+    }
+    workspace.write_config(MINIMAL + "[evaluation]\nstall_sec = 300\n" + everywhere + advertised)
+    listener = workspace.config().listener
+    assert (listener.host, listener.port, listener.stall_sec) == ("0.0.0.0", 9000, 300.0)
+    assert listener.advertise_url == "http://gpu-box:9000"
+
+
 def test_a_key_in_the_wrong_section_is_told_where_it_belongs(workspace: Workspace) -> None:
     text = MINIMAL + "n = 4\n[evaluation]\ndataset = 'x'\nzebra = 1\n"
     assert faults(workspace, text) == {
         "experiment.n": "Unrecognized key; 'n' belongs to [evaluation]",
         "evaluation.dataset": "Unrecognized key; 'dataset' belongs to [experiment]",
         "evaluation.zebra": "Unrecognized key; it can be limit, n, batch_size, pass_threshold, "
-        "agent_workflow_timeout_s, grader_timeout_s, workflow_failed_reward",
+        "agent_workflow_timeout_s, grader_timeout_s, workflow_failed_reward, stall_sec, listen, "
+        "advertise_url",
     }
 
 

@@ -100,6 +100,7 @@ class Bridge:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for chunk in _chunks(stream):
+                call.endpoint.note_progress()
                 if watch.has_ended:
                     self._count_stream(watch, call)
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -59,6 +59,7 @@ class RolloutEndpoint:
         self._rang = False
         self._close = close
         self._end: str | None = None
+        self._got_on_at = clock.now()
 
     @property
     def is_expired(self) -> bool:
@@ -77,6 +78,7 @@ class RolloutEndpoint:
         """
         self._ends_at = self._clock.now() + after_sec
         self._on_deadline = on_deadline
+        self.note_progress()
         self._clock.set(self, self._ends_at)
 
     def usage(self) -> ModelUsage:
@@ -91,6 +93,30 @@ class RolloutEndpoint:
     def model_sec(self) -> float:
         """Seconds so far in which at least one model call was open, retries included."""
         return self._busy.total_sec(self.now())
+
+    @property
+    def row(self) -> int:
+        """Of the item it is for."""
+        return self._first_call.row
+
+    @property
+    def attempt(self) -> int:
+        """Of the item it is for."""
+        return self._first_call.attempt
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a model call is open now."""
+        return bool(self._open_calls)
+
+    @property
+    def idle_sec(self) -> float:
+        """Seconds since it last got on: a call that began or ended, a chunk, an answer."""
+        return self.now() - self._got_on_at
+
+    def note_progress(self) -> None:
+        """It gets on."""
+        self._got_on_at = self.now()
 
     def now(self) -> float:
         """The time that calls and deadlines are measured in; a debugger's prompt takes none."""
@@ -141,6 +167,7 @@ class RolloutEndpoint:
             self._open_calls.discard(call)
             raise HttpError(410, self._end)
         self._tally = self._tally.with_call()
+        self._got_on_at = call.began
         if self._busy.since is None:
             self._busy = _Busy(self._busy.sec, since=call.began)
         return call
@@ -165,8 +192,9 @@ class RolloutEndpoint:
     def end_call(self, call: OpenCall) -> None:
         """Nothing goes on in this call any more."""
         self._open_calls.discard(call)
+        self.note_progress()
         if not self._open_calls:
-            self._busy = _Busy(self._busy.total_sec(self.now()))
+            self._busy = _Busy(self._busy.total_sec(self._got_on_at))
 
     def expire(self) -> None:
         """The clock rang."""

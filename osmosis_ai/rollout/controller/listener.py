@@ -34,7 +34,8 @@ from osmosis_ai.rollout.controller.model.base import ModelCall, ModelClient
 from osmosis_ai.rollout.controller.probe import PROBE_TIMEOUT_SEC, probe_model
 from osmosis_ai.rollout.controller.rendezvous import Kind, Rendezvous
 from osmosis_ai.rollout.controller.retry import RetryPolicy
-from osmosis_ai.rollout.controller.web import Listening, listen
+from osmosis_ai.rollout.controller.stall import watch_stalls
+from osmosis_ai.rollout.controller.web import LOOPBACK, Listening, listen
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,19 @@ class Controller:
         retry: RetryPolicy | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
         kept_rendezvous: int = KEPT_RENDEZVOUS,
+        host: str = LOOPBACK,
+        port: int = 0,
+        advertise_url: str | None = None,
+        stall_sec: float | None = None,
     ) -> None:
+        """Listens on a free port of this machine alone, unless a host and port say otherwise.
+
+        `advertise_url` is what rollouts are told to call, where that is another address.
+        """
         self._model = model
+        self._address = (host, port)
+        self._advertise_url = advertise_url
+        self._stall_sec = stall_sec
         self._retry = retry or RetryPolicy()
         self._bridge = Bridge(model, retry=self._retry, max_body_bytes=max_body_bytes)
         self._max_body_bytes = max_body_bytes
@@ -74,7 +86,9 @@ class Controller:
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
-        self._listening = self._stack.enter_context(listen(self._app, lifespan=self._lifespan))
+        host, port = self._address
+        listening = listen(self._app, lifespan=self._lifespan, host=host, port=port)
+        self._listening = self._stack.enter_context(listening)
         self._clock = DeadlineClock(self._listening.loop, self._ring)
         return self
 
@@ -88,8 +102,8 @@ class Controller:
 
     @property
     def base_url(self) -> str:
-        """Where the listener is."""
-        return self._listening.base_url
+        """Where rollouts reach the listener."""
+        return self._advertise_url or self._listening.base_url
 
     def open_rollout(
         self,
@@ -149,12 +163,21 @@ class Controller:
     @asynccontextmanager
     async def _lifespan(self) -> AsyncIterator[None]:
         await self._model.open()
+        stalls = self._watch_stalls()
         try:
             yield
         finally:
+            if stalls is not None:
+                stalls.cancel()
             for endpoint in list(self._endpoints.values()):
                 endpoint.end_calls("the controller has stopped")
             await self._model.close()
+
+    def _watch_stalls(self) -> asyncio.Task[None] | None:
+        if self._stall_sec is None:
+            return None
+        watching = watch_stalls(lambda: list(self._endpoints.values()), stall_sec=self._stall_sec)
+        return asyncio.create_task(watching)
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -193,6 +216,8 @@ class Controller:
             raise _nothing_at(scope)
         check_bearer(scope, rendezvous.token)
         body = await read_body(receive, max_bytes=self._max_body_bytes)
+        if endpoint is not None:
+            endpoint.note_progress()
         await send_whole(send, 200, await rendezvous.accept(kind, body))
 
 

@@ -1,4 +1,4 @@
-"""One app served on loopback, in a thread with an event loop of its own."""
+"""One app served, on loopback unless said, in a thread with an event loop of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass
 
 from osmosis_ai._extras import requires_extra
+from osmosis_ai.errors import ConfigError
 from osmosis_ai.rollout.controller.asgi import App
 from osmosis_ai.rollout.controller.loop_thread import run_in_thread
 
@@ -34,17 +35,19 @@ def listen(
     *,
     lifespan: Callable[[], AbstractAsyncContextManager[None]],
     host: str = LOOPBACK,
+    port: int = 0,
 ) -> Iterator[Listening]:
-    """Serve `app` on a free port until the block ends; `lifespan` is entered in its loop.
+    """Serve `app` until the block ends, on a free port for 0; `lifespan` is entered in its loop.
 
     Calls that are open at the end may end after `lifespan` has, then every connection is closed.
+    Raises ConfigError for an address that cannot be listened on.
     """
 
     config = _configure(app)
 
     @asynccontextmanager
     async def service() -> AsyncIterator[int]:
-        with socket.create_server((host, 0), backlog=2048) as listener:
+        with _open_socket(host, port) as listener:
             server = uvicorn.Server(config)
             server.lifespan = config.lifespan_class(config)
             try:
@@ -59,9 +62,25 @@ def listen(
     loop_factory = config.get_loop_factory()
     with run_in_thread(service, name="osmosis-controller", loop_factory=loop_factory) as (
         loop,
-        port,
+        found,
     ):
-        yield Listening(f"http://{host}:{port}", loop)
+        yield Listening(f"http://{_in_url(host)}:{found}", loop)
+
+
+def _open_socket(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"{_in_url(host)}:{port} cannot be listened on: {error.strerror}; give --listen "
+            "another address of this machine, or port 0 for any that is free",
+            key="listen",
+        ) from error
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _configure(app: App) -> uvicorn.Config:

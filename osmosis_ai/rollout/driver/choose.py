@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -17,10 +18,15 @@ from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.driver.base import Deadline, ModelSpec, RolloutDriver, deadline_sec
 from osmosis_ai.rollout.driver.http import open_http_driver
 from osmosis_ai.rollout.driver.in_process import open_in_process_driver
+from osmosis_ai.rollout.driver.listener_spec import ListenerSpec, is_loopback
 from osmosis_ai.rollout.driver.process import open_process_driver
 from osmosis_ai.rollout.flight.flight import OnSample
 
+logger = logging.getLogger(__name__)
+
 IN_PROCESS, PROCESS, HTTP = "in-process", "process", "http"
+
+_ON_LOOPBACK = ListenerSpec()
 
 
 @asynccontextmanager
@@ -36,6 +42,7 @@ async def open_driver(
     server_api_key: str | None = None,
     on_sample: OnSample | None = None,
     deadline: Deadline = deadline_sec,
+    listener: ListenerSpec = _ON_LOOPBACK,
 ) -> AsyncIterator[RolloutDriver]:
     """The driver for an entrypoint, with its model answering, until the block ends.
 
@@ -49,10 +56,11 @@ async def open_driver(
     with (
         forgetting_modules(import_roots),
         import_path(import_roots),
-        Controller(load_model(model), retry=_retry(model)) as controller,
+        _controller(model, listener) as controller,
     ):
         opened: AbstractAsyncContextManager[RolloutDriver]
         if server_url:
+            _warn_of_loopback(server_url, listener)
             opened = open_http_driver(
                 server_url,
                 controller=controller,
@@ -82,6 +90,26 @@ async def open_driver(
             )
         async with opened as flying:
             yield flying
+
+
+def _controller(model: ModelSpec, listener: ListenerSpec) -> Controller:
+    return Controller(
+        load_model(model),
+        retry=_retry(model),
+        host=listener.host,
+        port=listener.port,
+        advertise_url=listener.advertise_url,
+        stall_sec=listener.stall_sec,
+    )
+
+
+def _warn_of_loopback(server_url: str, listener: ListenerSpec) -> None:
+    if listener.is_loopback and not is_loopback(server_url):
+        logger.warning(
+            "the rollout server at %s is told to call this machine by an address that is its own; "
+            "if it runs elsewhere, give --listen and --advertise-url",
+            server_url,
+        )
 
 
 def load_model(model: ModelSpec) -> ModelClient:

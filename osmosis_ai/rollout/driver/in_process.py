@@ -130,6 +130,7 @@ class _Answers:
         if result.status is RolloutStatus.CANCELLED:
             result = result.model_copy(update={"no_result": CANCELLED})
         self.flight.take_workflow(result)
+        self.flight.endpoint.note_progress()
         self.flight.messages = snapshot_messages(result.sample)
         if self.on_sample is not None:
             self.on_sample(request, result.sample)

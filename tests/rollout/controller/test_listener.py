@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from osmosis_ai.errors import ConfigError
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.base import (
     ModelCall,
@@ -178,3 +179,42 @@ async def test_controllers_do_not_know_each_other(http: aiohttp.ClientSession) -
         mine, yours = one.open_rollout("r1"), other.open_rollout("r1")
         assert mine.chat_completions_url != yours.chat_completions_url
         assert await asyncio.gather(*(post(http, endpoint) for endpoint in (mine, yours)))
+
+
+def test_rollouts_are_told_what_is_advertised() -> None:
+    """A server elsewhere reaches this machine by another name than it has for itself."""
+    advertised = "http://gpu-box:9000"
+    with (
+        Controller(always_42(), host="0.0.0.0", advertise_url=advertised) as controller,
+        controller.open_rollout("r1") as endpoint,
+    ):
+        assert endpoint.chat_completions_url == f"{advertised}/v1/rollouts/r1"
+        assert endpoint.expect_callbacks().grader_url == f"{advertised}/v1/rollouts/r1/grader"
+
+
+async def test_it_listens_where_it_is_told_to(http: aiohttp.ClientSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Controller(always_42(), host="localhost", port=port) as controller:
+        assert controller.base_url == f"http://localhost:{port}"
+        with controller.open_rollout("r1") as endpoint:
+            assert (await post(http, endpoint)).text == "42"
+    with Controller(always_42(), host="::1") as controller:
+        assert controller.base_url.startswith("http://[::1]:")
+        with controller.open_rollout("r1") as endpoint:
+            assert (await post(http, endpoint)).text == "42"
+
+
+def test_an_address_that_is_taken_or_not_ours_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be listened on: Address"),
+            Controller(always_42(), port=port),
+        ):
+            pass
+    with (
+        pytest.raises(ConfigError, match="cannot be listened on: "),
+        Controller(always_42(), host="no-such-machine.invalid", port=1),
+    ):
+        pass

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from osmosis_ai.errors import ConfigError
+from osmosis_ai.errors import BackendError, ConfigError
 from osmosis_ai.rollout import ExecutionRequest, LocalBackend
 from osmosis_ai.rollout.controller.model.openai_compatible import OpenAICompatibleClient
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.driver.base import FALLBACK_DEADLINE_SEC, ModelSpec, deadline_sec
 from osmosis_ai.rollout.driver.choose import load_model, open_driver
+from osmosis_ai.rollout.driver.listener_spec import ListenerSpec
 from osmosis_ai.rollout.server import create_rollout_server
 from osmosis_ai.testing import ChatWorkflow, ExactMatchGrader, HttpReply, ScriptedModel
 from tests.rollout.driver.serving import serve
@@ -177,6 +179,26 @@ async def test_a_running_server_runs_the_rollouts(
             assert opened.description == f"http, {url}"
             outcome = await opened.run(request())
     assert outcome.result.sample.reward == 1.0
+
+
+async def test_a_server_elsewhere_is_told_where_we_are(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot reach a listener of this machine alone, and a run of timeouts says less."""
+    backend = LocalBackend(workflow=ChatWorkflow, grader=ExactMatchGrader)
+    with serve(create_rollout_server(backend=backend, configure_logging=False)) as url:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        here = f"http://127.0.0.1:{port}"
+        listener = ListenerSpec.parse(f"0.0.0.0:{port}", advertise_url=here)
+        async with opening(project, server_url=url, listener=listener) as opened:
+            outcome = await opened.run(request())
+        assert outcome.result.sample.reward == 1.0
+        assert "--advertise-url" not in caplog.text
+    with pytest.raises(BackendError):
+        async with opening(project, server_url="http://no-such-machine.invalid"):
+            pass
+    assert "give --listen and --advertise-url" in caplog.text
 
 
 @pytest.mark.parametrize(("driver", "url"), [("http", None), ("in-process", "http://localhost")])
