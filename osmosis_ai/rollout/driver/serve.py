@@ -7,9 +7,7 @@ environment that holds this package.
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,7 @@ from types import ModuleType
 from osmosis_ai._extras import requires_extra
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.launch import import_path
+from osmosis_ai.rollout.driver.lifeline import hold_lifeline
 
 with requires_extra("server", "serving a rollout"):
     import uvicorn
@@ -63,21 +62,11 @@ def _run_as_main(entrypoint: Path) -> ModuleType:
     return module
 
 
-def _follow_lifeline() -> None:
-    """End this process group with the process that started it, however that ended."""
-    lifeline = os.environ.pop(LIFELINE_VARIABLE, None)
-    if lifeline is not None:
-        threading.Thread(target=_await_end, args=(int(lifeline),), daemon=True).start()
-
-
-def _await_end(lifeline: int) -> None:
-    os.read(lifeline, 1)
-    os.killpg(0, signal.SIGTERM)
-
-
 def main(arguments: Sequence[str]) -> None:
     """Serve what a driver names, on the port that the environment names."""
-    _follow_lifeline()
+    lifeline = os.environ.pop(LIFELINE_VARIABLE, None)
+    if lifeline is not None:
+        hold_lifeline(int(lifeline))
     entrypoint, *roots = map(Path, arguments)
     serve_entrypoint(entrypoint, roots, port=int(os.environ.get(PORT_VARIABLE, DEFAULT_PORT)))
 
