@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.wheelhouse import pack_installed
+
 # Shared machines are slow at times: a deadline would report the neighbours.
 settings.register_profile("osmosis", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("osmosis")
@@ -65,3 +67,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _not_run() -> list[str]:
     return [word for word, outcomes in _ran.items() if outcomes != {"passed"}]
+
+
+@pytest.fixture(scope="session")
+def _wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_installed(tmp_path_factory.mktemp("wheels") / "installed")
+
+
+@pytest.fixture
+def offline(_wheelhouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder whose wheels, and those of what is installed here, are all there is."""
+    ours = tmp_path / "wheels"
+    ours.mkdir()
+    for name, value in {
+        "UV_OFFLINE": "1",
+        "UV_FIND_LINKS": f"{ours},{_wheelhouse}",
+        "UV_NO_CONFIG": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": f"{ours} {_wheelhouse}",
+        "PIP_CONFIG_FILE": os.devnull,
+    }.items():
+        monkeypatch.setenv(name, value)
+    return ours

@@ -45,6 +45,7 @@ def run(
     advertise_url: flags.AdvertiseUrl = None,
     stall_sec: flags.StallSec = None,
     probe: flags.Probe = None,
+    isolated: flags.Isolated = False,
     dry_run: flags.DryRun = False,
     secrets_file: flags.SecretsFile = None,
 ) -> None:

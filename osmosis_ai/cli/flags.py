@@ -37,6 +37,7 @@ def run_options(params: Mapping[str, Any]) -> RunOptions:
         retried=_retried(params),
         driver=params["driver"],
         server_url=params["server"],
+        isolated=params["isolated"],
     )
 
 
@@ -89,6 +90,13 @@ Driver: TypeAlias = Annotated[
 Server: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="URL", help="A running rollout server.", show_default=False),
+]
+Isolated: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--isolated",
+        help="Run the rollout in an environment of its own, with what it declares installed.",
+    ),
 ]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")

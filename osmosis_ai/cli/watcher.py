@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
+from rich.markup import escape
+from rich.status import Status
+
 from osmosis_ai.cli.capture import captured_prints
 from osmosis_ai.cli.mode import Mode
 from osmosis_ai.cli.output import Fact, Section, console, print_sections
@@ -27,6 +30,7 @@ class Watcher(Observer):
         self.run: Run | None = None
         self._mode = mode
         self._open = ExitStack()
+        self._steps: Status | None = None
         self._bar: RunBar | None = None
         self._debugged = False
         self._tracer = sys.gettrace()
@@ -38,6 +42,7 @@ class Watcher(Observer):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._prepared()
         if self._bar is not None:
             self._bar.stop()
         self._open.close()
@@ -48,7 +53,20 @@ class Watcher(Observer):
         for note in notes:
             print_warning(note, mode=self._mode)
 
+    def preparing(self, step: str) -> None:
+        if self._mode is Mode.RICH and sys.stderr.isatty():
+            self._prepared()
+            self._steps = console(sys.stderr).status(escape(step))
+            self._steps.start()
+        elif self._mode is not Mode.JSON:
+            print(f"{step} ...", file=sys.stderr)
+
+    def _prepared(self) -> None:
+        if self._steps is not None:
+            self._steps.stop()
+
     def started(self, header: RunHeader) -> None:
+        self._prepared()
         if self._mode is not Mode.JSON:
             print_sections([_header(header)], mode=self._mode, file=sys.stderr)
         if self._mode is Mode.RICH and sys.stderr.isatty():

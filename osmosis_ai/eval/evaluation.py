@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from osmosis_ai.environment import Isolation
 from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.dataset import find_dataset, load_dataset, load_rows
 from osmosis_ai.eval.outcome import Outcome
@@ -23,6 +24,9 @@ from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.driver.choose import open_driver
 
 logger = logging.getLogger(__name__)
+
+ENVIRONMENTS_DIR = Path(".osmosis") / "environments"
+"""Where a workspace keeps the environments of its rollouts; what no run needs can be deleted."""
 
 OpenDriver: TypeAlias = Callable[..., AbstractAsyncContextManager[RolloutDriver]]
 """`open_driver`, or something that takes the same arguments."""
@@ -44,6 +48,8 @@ class RunOptions:
     """Run items that ended so once more."""
     driver: str | None = None
     server_url: str | None = None
+    isolated: bool = False
+    """Run the rollouts in an environment of their own, which holds what they declare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,9 @@ class Observer:
 
     def opened(self, run: Run, notes: tuple[str, ...]) -> None:
         """The folder is ours; no code of the user's has run yet."""
+
+    def preparing(self, step: str) -> None:
+        """Something that takes its time is done before the driver is ready."""
 
     def started(self, header: RunHeader) -> None:
         """The driver is ready, and rollouts begin."""
@@ -93,7 +102,7 @@ async def evaluate(
     config.check_secrets(environ)
     if config.file.advanced:
         logger.warning("[advanced] is for hosted runs, and ignored here")
-    for unmet in find_unmet(config.rollout_dir):
+    for unmet in () if options.isolated else find_unmet(config.rollout_dir):
         logger.warning(unmet)
     model = config.model_spec(environ)
     dataset = load_dataset(_dataset_path(config, rows))
@@ -119,6 +128,7 @@ async def evaluate(
                 server_url=options.server_url,
                 on_sample=store.write_sample,
                 listener=config.listener,
+                isolation=_isolation(config, options, told),
             ) as driver:
                 if config.file.model.probe:
                     await driver.probe()
@@ -137,6 +147,12 @@ def _dataset_path(config: EvalConfig, rows: Iterable[Mapping[str, Any]] | None) 
     if rows is not None:
         return spool_rows(rows, workspace=config.workspace)
     return find_dataset(config.file.experiment.dataset, workspace=config.workspace)
+
+
+def _isolation(config: EvalConfig, options: RunOptions, told: Observer) -> Isolation | None:
+    if not options.isolated:
+        return None
+    return Isolation(config.workspace / ENVIRONMENTS_DIR, told.preparing)
 
 
 def _header(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from itertools import zip_longest
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
-from typing import Any
 
-from osmosis_ai.errors import ConfigError
+from osmosis_ai.environment import declared_dependencies
 
 
 def find_unmet(rollout_dir: Path) -> Iterator[str]:
@@ -21,21 +19,10 @@ def find_unmet(rollout_dir: Path) -> Iterator[str]:
     version that is no plain release number. A rollout without the file declares nothing.
     """
     path = rollout_dir / "pyproject.toml"
-    for requirement in _declared(path):
+    for requirement in declared_dependencies(rollout_dir):
         problem = _problem(requirement)
         if problem is not None:
             yield f"{path} asks for {requirement!r}: {problem}"
-
-
-def _declared(path: Path) -> list[str]:
-    try:
-        project: Any = tomllib.loads(path.read_text("utf-8")).get("project", {})
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    declared = project.get("dependencies", []) if isinstance(project, dict) else []
-    return [one for one in declared if isinstance(one, str)] if isinstance(declared, list) else []
 
 
 _REQUIREMENT = re.compile(

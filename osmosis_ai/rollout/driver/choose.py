@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from osmosis_ai.environment import Isolation, make_environment
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.launch import forgetting_modules, import_path, load_entrypoint
 from osmosis_ai.rollout.backend.base import ExecutionBackend
@@ -43,16 +45,17 @@ async def open_driver(
     on_sample: OnSample | None = None,
     deadline: Deadline = deadline_sec,
     listener: ListenerSpec = _ON_LOOPBACK,
+    isolation: Isolation | None = None,
 ) -> AsyncIterator[RolloutDriver]:
     """The driver for an entrypoint, with its model answering, until the block ends.
 
     With a `server_url` that server runs the rollouts, and the entrypoint is not looked at. Else
     its `backend` runs in this process; where it has none, or `driver` is "process", its server is
-    started for this block. Modules of the entrypoint and of a scripted model can be imported from
-    `import_roots` meanwhile, and are forgotten afterwards. Raises ConfigError for what cannot be
-    used.
+    started for this block, with an `isolation` always, and in an environment of its own. Modules of
+    the entrypoint and of a scripted model can be imported from `import_roots` meanwhile, and are
+    forgotten afterwards. Raises ConfigError for what cannot be used.
     """
-    _check_choice(driver, server_url)
+    _check_choice(driver, server_url, isolation)
     with (
         forgetting_modules(import_roots),
         import_path(import_roots),
@@ -69,7 +72,10 @@ async def open_driver(
                 deadline=deadline,
                 artifact_root=artifact_root,
             )
-        elif (backend := _find_backend(driver, entrypoint, import_roots)) is not None:
+        elif (
+            isolation is None
+            and (backend := _find_backend(driver, entrypoint, import_roots)) is not None
+        ):
             opened = open_in_process_driver(
                 backend,
                 controller=controller,
@@ -79,6 +85,9 @@ async def open_driver(
                 deadline=deadline,
             )
         else:
+            python = sys.executable
+            if isolation is not None:
+                python = str(await make_environment(project_path, isolation))
             opened = open_process_driver(
                 entrypoint,
                 controller=controller,
@@ -87,6 +96,7 @@ async def open_driver(
                 artifact_root=artifact_root,
                 on_sample=on_sample,
                 deadline=deadline,
+                python=python,
             )
         async with opened as flying:
             yield flying
@@ -127,7 +137,7 @@ def load_model(model: ModelSpec) -> ModelClient:
     )
 
 
-def _check_choice(driver: str | None, server_url: str | None) -> None:
+def _check_choice(driver: str | None, server_url: str | None, isolation: Isolation | None) -> None:
     if driver not in (None, IN_PROCESS, PROCESS, HTTP):
         raise ConfigError(
             f"driver is {driver!r}; choose {IN_PROCESS!r}, {PROCESS!r} or {HTTP!r}", key="driver"
@@ -136,6 +146,13 @@ def _check_choice(driver: str | None, server_url: str | None) -> None:
         raise ConfigError(
             f"driver {HTTP!r} and the URL of a running server go together; without either, the "
             "rollouts run in this process, or in one that is started for them",
+            key="driver",
+        )
+
+    if isolation is not None and (driver not in (None, PROCESS) or server_url):
+        raise ConfigError(
+            f"an environment of its own is for rollouts in a process that is started for them: "
+            f"leave out --isolated, or take the driver {PROCESS!r}",
             key="driver",
         )
 

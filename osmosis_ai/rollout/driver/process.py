@@ -45,7 +45,7 @@ async def open_process_driver(
             controller=controller,
             on_sample=on_sample,
             deadline=deadline,
-            kind=f"process {server.process.pid}",
+            kind=f"{_kind(python)} {server.process.pid}",
             artifact_root=artifact_root,
         ) as driver,
     ):
@@ -54,6 +54,10 @@ async def open_process_driver(
             yield driver
         finally:
             watch.cancel()
+
+
+def _kind(python: str | Path) -> str:
+    return "process" if str(python) == sys.executable else "isolated process"
 
 
 async def _watch(server: ServerProcess, driver: HttpDriver) -> None:

@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from osmosis_ai.environment import outside_variables
 from osmosis_ai.errors import BackendError
+from osmosis_ai.log_file import last_words
 from osmosis_ai.rollout.artifacts import ARTIFACT_ROOT_VARIABLE
 from osmosis_ai.rollout.client.server_client import open_server_client
 from osmosis_ai.rollout.driver.serve import LIFELINE_VARIABLE, PORT_VARIABLE
@@ -26,8 +28,6 @@ STOP_PATIENCE_SEC = 5.0
 
 _INSTANCE_ID_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
 _POLL_SEC = 0.05
-_TAIL_LINES = 20
-_TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class ServerProcess:
     def problem(self, what: str) -> BackendError:
         """An error that shows the server's last words."""
         return BackendError(
-            f"the server of {self.entrypoint} {what}. Its log, {self.log}, ends:\n{_tail(self.log)}"
+            f"the server of {self.entrypoint} {what}. Its log, {self.log}, ends:\n"
+            f"{last_words(self.log)}"
         )
 
 
@@ -77,7 +78,7 @@ async def start_server(
     arguments = [_absolute(path) for path in (entrypoint, *import_roots)]
     artifact_root.parent.mkdir(parents=True, exist_ok=True)
     log = artifact_root.parent / "server.log"
-    # The server holds the end that is read, and sees when this process is gone.
+    # The server's side holds the end that is read, and sees when this process is gone.
     lifeline, ours = os.pipe()
     try:
         process = await _spawn(
@@ -85,7 +86,7 @@ async def start_server(
             lifeline,
             log,
             cwd=project_path,
-            variables=variables,
+            variables={**_inherited(Path(python)), **variables},
         )
         server = ServerProcess(f"http://127.0.0.1:{port}", entrypoint, process, log)
         try:
@@ -104,18 +105,26 @@ _LAUNCHER = ("-m", "osmosis_ai.rollout.driver.serve")
 async def _spawn(
     command: Sequence[str], lifeline: int, log: Path, *, cwd: Path, variables: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
-    inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     with log.open("ab") as output:
         return await asyncio.create_subprocess_exec(
             *command,
             cwd=cwd,
-            env={**inherited, **variables, LIFELINE_VARIABLE: str(lifeline)},
+            env={**variables, LIFELINE_VARIABLE: str(lifeline)},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             pass_fds=[lifeline],
             start_new_session=True,
         )
+
+
+def _inherited(python: Path) -> dict[str, str]:
+    """Our variables; in another environment its own programs come first, and nothing of ours."""
+    if python == Path(sys.executable):
+        return {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    programs = python.parent
+    path = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
+    return {**outside_variables(), "VIRTUAL_ENV": str(programs.parent), "PATH": path}
 
 
 async def _until_up(server: ServerProcess, instance_id: str, patience_sec: float) -> None:
@@ -171,8 +180,3 @@ def _free_port() -> int:
 
 def _ending(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").splitlines()
-    return "\n".join(lines[-_TAIL_LINES:])
