@@ -35,6 +35,7 @@ def run(
     limit: flags.Limit = None,
     rows: flags.Rows = None,
     max_in_flight: flags.MaxInFlight = None,
+    adaptive: flags.Adaptive = None,
     fresh: flags.Fresh = False,
     retry_failed: flags.RetryFailed = False,
     retry_no_result: flags.RetryNoResult = False,

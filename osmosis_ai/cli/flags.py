@@ -14,6 +14,7 @@ from osmosis_ai.eval.outcome import FAILED, Outcome
 SETTINGS = {
     "n": "evaluation.n",
     "limit": "evaluation.limit",
+    "adaptive": "evaluation.adaptive",
     "stall_sec": "evaluation.stall_sec",
     "listen": "evaluation.listen",
     "advertise_url": "evaluation.advertise_url",
@@ -64,6 +65,14 @@ Rows: TypeAlias = Annotated[
 ]
 MaxInFlight: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="Rollouts at once.", show_default=False)
+]
+Adaptive: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--adaptive/--no-adaptive",
+        help="Begin with few at once, and grow until latency or 429 says stop.",
+        show_default=False,
+    ),
 ]
 Fresh: TypeAlias = Annotated[
     bool, typer.Option("--fresh", help="Archive the run of that name and start over.")

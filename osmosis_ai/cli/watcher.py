@@ -19,6 +19,7 @@ from osmosis_ai.cli.progress import RunBar, making_way
 from osmosis_ai.cli.results import rows_note, short_path
 from osmosis_ai.eval.config import EvaluationSection
 from osmosis_ai.eval.evaluation import Observer, RunHeader
+from osmosis_ai.eval.pace import START
 from osmosis_ai.eval.run_folder import Run
 from osmosis_ai.eval.runner import Progress
 
@@ -115,6 +116,13 @@ class _Warnings(logging.Handler):
         print_warning(record.getMessage(), mode=self._mode)
 
 
+def _at_once(header: RunHeader) -> str:
+    most = header.max_in_flight
+    if not header.run.document.config.evaluation.adaptive:
+        return f"{most} at once"
+    return f"{min(START, most)} at once, growing to {most} while that gets more done"
+
+
 def _listener(evaluation: EvaluationSection) -> Iterator[Fact]:
     if evaluation.listen is not None:
         advertised = evaluation.advertise_url
@@ -128,7 +136,7 @@ def _header(header: RunHeader) -> Section:
     return Section(
         run.name,
         [
-            Fact("Driver", header.driver, f"{header.max_in_flight} at once"),
+            Fact("Driver", header.driver, _at_once(header)),
             Fact("Model", run.document.config.experiment.model_path),
             Fact(
                 "Data", run.document.dataset_path, rows_note(run, run.document.config.evaluation.n)

@@ -65,6 +65,8 @@ class EvaluationSection(_Section):
     """Attempts at each row."""
     batch_size: Annotated[int, Field(ge=1)] | None = None
     """The most rollouts at once; left out, what the driver takes."""
+    adaptive: bool = False
+    """Begin with few at once, and let them grow to that until latency or refusals say stop."""
     pass_threshold: FiniteFloat = 1.0
     """A reward of at least this passes."""
     agent_workflow_timeout_s: FiniteFloat | None = None

@@ -16,6 +16,7 @@ from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.halt import ModelWatch
 from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import Outcome, classify, no_result
+from osmosis_ai.eval.pace import AdaptivePace, Pace, SteadyPace
 from osmosis_ai.eval.record import Record, item_for, make_record
 from osmosis_ai.eval.row import Row
 from osmosis_ai.eval.store import RunStore
@@ -24,7 +25,7 @@ from osmosis_ai.rollout.descriptors import raise_descriptor_limit
 from osmosis_ai.rollout.driver.base import RolloutDriver, rollout_id_for
 from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.garbage import patient_collector
-from osmosis_ai.rollout.types import ExecutionRequest, ModelUsage
+from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionRequest
 
 logger = logging.getLogger(__name__)
 
@@ -83,18 +84,19 @@ async def run_eval(
     flight ends, the rest stays pending.
     Cancelled, it cancels what runs, writes no record of it, and passes the cancellation on.
     """
-    workers = choose_max_in_flight(config, driver, max_in_flight=max_in_flight)
-    raise_descriptor_limit(rollouts=workers)
+    most = choose_max_in_flight(config, driver, max_in_flight=max_in_flight)
+    raise_descriptor_limit(rollouts=most)
+    pace = AdaptivePace(most) if config.file.evaluation.adaptive else SteadyPace(most)
     model = ModelWatch(driver, probes=config.file.model.probe)
-    session = _Session(config, driver, store, on_progress or _ignore, model)
+    session = _Session(config, driver, store, on_progress or _ignore, model, pace)
     end: RunEnd = "interrupted"
     try:
         with patient_collector():
-            await session.work(session.owed(rows), workers=workers)
+            await session.work(session.owed(rows))
         end = "finished" if session.halted_by is None else "halted"
     finally:
         await store.journal.flush()
-        measured = store.close_session(session.timing(end=end, max_in_flight=workers))
+        measured = store.close_session(session.timing(end=end))
     return EvalResult(measured.summary, measured.timing, session.halted_by)
 
 
@@ -117,6 +119,8 @@ class _Session:
     store: RunStore
     on_progress: Callable[[Progress], None]
     model: ModelWatch
+    pace: Pace
+    workers: int = 0
     halted_by: OsmosisError | None = None
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     reward_sum: float = 0.0
@@ -137,23 +141,32 @@ class _Session:
                 if ledger.owes(row.index, attempt):
                     yield _Item(row, attempt, ledger.tries(row.index, attempt))
 
-    async def work(self, items: Iterator[_Item], *, workers: int) -> None:
+    async def work(self, items: Iterator[_Item]) -> None:
         """Share the items among workers; the rows are read as they are needed."""
         self._tell(None)
         async with asyncio.TaskGroup() as group:
-            for _ in range(workers):
-                item = self._next(items)
-                if item is None:
-                    return
-                group.create_task(self._worker(item, items))
+            self._hire(group, items)
 
-    async def _worker(self, item: _Item | None, items: Iterator[_Item]) -> None:
+    def _hire(self, group: asyncio.TaskGroup, items: Iterator[_Item]) -> None:
+        """Have as many workers as may be now, and as there are items for."""
+        while self.workers < self.pace.limit:
+            item = self._next(items)
+            if item is None:
+                return
+            self.workers += 1
+            group.create_task(self._worker(item, items, group))
+
+    async def _worker(
+        self, item: _Item | None, items: Iterator[_Item], group: asyncio.TaskGroup
+    ) -> None:
         while item is not None:
             try:
                 await self._run(item)
             except OsmosisError as error:
                 self._halt(error)
-            item = self._next(items)
+            self._hire(group, items)
+            item = self._next(items) if self.workers <= self.pace.limit else None
+        self.workers -= 1
 
     def _next(self, items: Iterator[_Item]) -> _Item | None:
         if self.halted_by is not None:
@@ -169,16 +182,18 @@ class _Session:
             self.halted_by = error
 
     async def _run(self, item: _Item) -> None:
-        record, usage = await self._record(item)
+        ticket = self.pace.begin()
+        record, outcome = await self._record(item)
+        self.pace.end(ticket, outcome)
         await self.store.append(record)
         self.outcomes[record.outcome] += 1
         self.reward_sum += record.reward or 0.0
         self._tell(record)
-        end = await self.model.find_end(usage)
+        end = await self.model.find_end(None if outcome is None else outcome.usage)
         if end is not None:
             self._halt(end)
 
-    async def _record(self, item: _Item) -> tuple[Record, ModelUsage | None]:
+    async def _record(self, item: _Item) -> tuple[Record, ExecutionOutcome | None]:
         row, key = item.row, item.row.key
         rollout_id = rollout_id_for(
             run_id=self.store.run_id, item=key, attempt=item.attempt, try_index=item.try_index
@@ -204,7 +219,7 @@ class _Session:
             rollout_id=rollout_id,
             duration_sec=time.monotonic() - started,
         )
-        return record, None if outcome is None else outcome.usage
+        return record, outcome
 
     def _request(self, rollout_id: str, row: Row) -> ExecutionRequest:
         evaluation = self.config.file.evaluation
@@ -229,7 +244,7 @@ class _Session:
             )
         )
 
-    def timing(self, *, end: RunEnd, max_in_flight: int) -> dict[str, object]:
+    def timing(self, *, end: RunEnd) -> dict[str, object]:
         """The session as `timing.json` keeps it."""
         return {
             "started_at": self.started_at.isoformat(timespec="milliseconds"),
@@ -238,5 +253,5 @@ class _Session:
             "end": end,
             "finished": self.outcomes.total(),
             "driver": self.driver.description,
-            "max_in_flight": max_in_flight,
+            **self.pace.to_json(),
         }

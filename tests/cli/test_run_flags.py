@@ -66,3 +66,12 @@ def test_an_address_that_is_taken_ends_the_command_with_a_sentence(
     error = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
     assert (error["code"], error["details"]) == ("VALIDATION", {"key": "listen"})
     assert f"{address} cannot be listened on: Address already in use" in error["message"]
+
+
+def test_an_adaptive_run_says_from_where_to_where(workspace: Path, capsys: Capture) -> None:
+    assert main(["eval", "run", CONFIG_PATH, "--plain", "--adaptive"]) == 0
+    assert "LocalBackend (4 at once, growing to 8 while that gets more done)" in (
+        capsys.readouterr().err
+    )
+    timing = json.loads((workspace / ".osmosis/evals/demo/timing.json").read_bytes())
+    assert timing["sessions"][0]["adaptive"][0] == {"at_sec": 0.0, "in_flight": 4, "why": "start"}

@@ -147,9 +147,9 @@ def test_a_key_in_the_wrong_section_is_told_where_it_belongs(workspace: Workspac
     assert faults(workspace, text) == {
         "experiment.n": "Unrecognized key; 'n' belongs to [evaluation]",
         "evaluation.dataset": "Unrecognized key; 'dataset' belongs to [experiment]",
-        "evaluation.zebra": "Unrecognized key; it can be limit, n, batch_size, pass_threshold, "
-        "agent_workflow_timeout_s, grader_timeout_s, workflow_failed_reward, stall_sec, listen, "
-        "advertise_url",
+        "evaluation.zebra": "Unrecognized key; it can be limit, n, batch_size, adaptive, "
+        "pass_threshold, agent_workflow_timeout_s, grader_timeout_s, workflow_failed_reward, "
+        "stall_sec, listen, advertise_url",
     }
 
 
