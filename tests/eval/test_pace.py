@@ -190,7 +190,9 @@ async def test_a_run_grows_and_says_so(tmp_path: Path) -> None:
     many = make_workspace(tmp_path / "many", rows=400)
 
     def behaviour(request: ExecutionRequest, item: RolloutItem) -> ExecutionOutcome:
-        return scored(1.0, calls=1, retries=int(driver.running > 20))
+        outcome = scored(1.0, calls=1, retries=int(driver.running > 20))
+        timing = RolloutTiming(waiting_sec=0, model_sec=1, tools_sec=0, call_sec=(1.0,))
+        return outcome.model_copy(update={"timing": timing})
 
     driver = FunctionDriver(behaviour, turns=3)
     config, dataset = many.config(adaptive=True), many.dataset()
