@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 from osmosis_ai.rollout.controller.asgi import (
     Disconnected,
@@ -29,6 +30,7 @@ from osmosis_ai.rollout.controller.asgi import (
 )
 from osmosis_ai.rollout.controller.bridge import Bridge
 from osmosis_ai.rollout.controller.clock import DeadlineClock
+from osmosis_ai.rollout.controller.dialect_route import serve_dialect
 from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.model.base import ModelCall, ModelClient
 from osmosis_ai.rollout.controller.probe import PROBE_TIMEOUT_SEC, probe_model
@@ -36,6 +38,8 @@ from osmosis_ai.rollout.controller.rendezvous import Kind, Rendezvous
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.controller.stall import watch_stalls
 from osmosis_ai.rollout.controller.web import LOOPBACK, Listening, listen
+from osmosis_ai.rollout.dialect import ROUTES
+from osmosis_ai.rollout.translator import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +69,7 @@ class Controller:
         port: int = 0,
         advertise_url: str | None = None,
         stall_sec: float | None = None,
+        translator: Translator | None = None,
     ) -> None:
         """Listens on a free port of this machine alone, unless a host and port say otherwise.
 
@@ -77,6 +82,7 @@ class Controller:
         self._retry = retry or RetryPolicy()
         self._bridge = Bridge(model, retry=self._retry, max_body_bytes=max_body_bytes)
         self._max_body_bytes = max_body_bytes
+        self._translator = translator or Translator()
         self._endpoints: dict[str, RolloutEndpoint] = {}
         self._ended = _Ended(kept_rendezvous)
         self._secret = secrets.token_bytes(32)
@@ -171,6 +177,7 @@ class Controller:
                 stalls.cancel()
             for endpoint in list(self._endpoints.values()):
                 endpoint.end_calls("the controller has stopped")
+            await self._translator.close()
             await self._model.close()
 
     def _watch_stalls(self) -> asyncio.Task[None] | None:
@@ -183,14 +190,13 @@ class Controller:
         try:
             await self._route(scope, receive, send)
         except HttpError as error:
-            await send_error(send, error.status, str(error))
+            await _refuse(error, scope, send)
         except Disconnected:
             logger.debug("%s: the client hung up before its request was whole", scope["path"])
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         # By hand: this is what every model call of every rollout goes through.
-        prefix, _, rest = scope["path"].partition("/v1/rollouts/")
-        key, _, route = rest.partition("/")
+        prefix, key, route = _split(scope["path"])
         method = _METHODS.get(route)
         if prefix or method is None:
             raise _nothing_at(scope)
@@ -202,10 +208,22 @@ class Controller:
         endpoint = self._endpoints.get(key)
         if endpoint is None:
             raise _nothing_at(scope)
-        if route == "models":
+        if route == "chat/completions":
+            await self._bridge.serve_chat(endpoint, scope, receive, send)
+        elif route == "models":
             await self._bridge.serve_models(endpoint, scope, send)
         else:
-            await self._bridge.serve_chat(endpoint, scope, receive, send)
+            await serve_dialect(
+                self._translator,
+                ROUTES[route],
+                endpoint,
+                # Not as rollouts reach it: from here that address may lead nowhere.
+                base_url=f"{self._listening.base_url}/v1/rollouts/{quote(key, safe='')}",
+                scope=scope,
+                receive=receive,
+                send=send,
+                max_body_bytes=self._max_body_bytes,
+            )
 
     async def _take_answer(
         self, key: str, kind: Kind, scope: Scope, receive: Receive, send: Send
@@ -242,5 +260,25 @@ def _nothing_at(scope: Scope) -> HttpError:
     return HttpError(404, f"nothing here at {scope['path']}: no such rollout, or it has ended")
 
 
-_METHODS = {"chat/completions": "POST", "models": "GET", "completion": "POST", "grader": "POST"}
+def _split(path: str) -> tuple[str, str, str]:
+    """What stands before a rollout's URL, its key, and what comes after."""
+    prefix, _, rest = path.partition("/v1/rollouts/")
+    key, _, route = rest.partition("/")
+    return prefix, key, route
+
+
+async def _refuse(error: HttpError, scope: Scope, send: Send) -> None:
+    _, _, route = _split(scope["path"])
+    dialect = ROUTES.get(route)
+    if dialect is None:
+        await send_error(send, error.status, str(error))
+    else:
+        body = dialect.error_body(str(error), status=error.status)
+        await send_whole(send, error.status, body)
+
+
 _KINDS: dict[str, Kind] = {"completion": "completion", "grader": "grader"}
+_METHODS = {
+    "models": "GET",
+    **dict.fromkeys(("chat/completions", *_KINDS, *ROUTES), "POST"),
+}

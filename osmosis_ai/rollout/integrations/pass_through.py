@@ -8,17 +8,20 @@ import secrets
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
 from osmosis_ai._extras import requires_extra
+from osmosis_ai.rollout.dialect import ROUTES, Dialect
 from osmosis_ai.rollout.integrations.model_call import (
     Message,
     ModelCall,
     parse_object,
     read_call,
 )
+from osmosis_ai.rollout.translator import Translator
 
 with requires_extra("server", "EndpointSampleSource"):
     import aiohttp
@@ -60,6 +63,8 @@ class Recording:
 
     upstream: str
     api_key: str | None = field(repr=False)
+    translator: Translator | None = None
+    """Who answers calls in other dialects; the server's own where it is None."""
     passing: list[Passing] = field(default_factory=list)
 
     def begin(self, body: bytes) -> Passing | None:
@@ -85,6 +90,7 @@ class _PassThrough:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self._translator = Translator()
         self._recordings: WeakValueDictionary[str, Recording] = WeakValueDictionary()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
         # A daemon: it serves until the process ends. What is asked before it does, waits.
@@ -93,8 +99,10 @@ class _PassThrough:
     def url_of(self, recording: Recording) -> str:
         token = secrets.token_hex(16)
         self._recordings[token] = recording
-        port = self._socket.getsockname()[1]
-        return f"http://127.0.0.1:{port}/{token}/v1"
+        return self._url(token)
+
+    def _url(self, token: str) -> str:
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}/{token}/v1"
 
     def _run(self) -> None:
         asyncio.run(self._serve())
@@ -115,10 +123,14 @@ class _PassThrough:
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         recording = self._recordings.get(request.match_info["token"])
-        if recording is None:
-            return _error(404, "this rollout has ended: its model answers no more")
-        body = await request.read()
         tail = request.match_info["tail"]
+        dialect = ROUTES.get(tail)
+        if recording is None:
+            return _error(404, "this rollout has ended: its model answers no more", dialect)
+        body = await request.read()
+        if dialect is not None and request.method == "POST":
+            translator = recording.translator or self._translator
+            return await self._translate(translator, dialect, request, body)
         call = recording.begin(body) if tail == "chat/completions" else None
         url = f"{recording.upstream}/{tail}"
         if request.query_string:
@@ -130,6 +142,28 @@ class _PassThrough:
                 return await _pass_back(request, answer, call)
         except aiohttp.ClientConnectionError as exc:
             return _error(502, f"the rollout's model endpoint cannot be reached: {exc}")
+
+    async def _translate(
+        self, translator: Translator, dialect: Dialect, request: web.Request, body: bytes
+    ) -> web.StreamResponse:
+        """The answer of a call that is made to this recorder once more, as a chat completion."""
+        answer = await translator.answer(
+            dialect,
+            body,
+            base_url=self._url(request.match_info["token"]),
+            api_key=_key_of(request.headers),
+        )
+        if answer.events is None:
+            return _in_json(answer.status, answer.body)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        # An agent that has hung up is sent no more.
+        with suppress(ConnectionError):
+            async with aclosing(answer.events):
+                await response.prepare(request)
+                async for event in answer.events:
+                    await response.write(event)
+                await response.write_eof()
+        return response
 
 
 async def _pass_back(
@@ -177,9 +211,21 @@ _OF_ONE_HOP = frozenset(
 )
 
 
-def _error(status: int, message: str) -> web.Response:
+def _key_of(headers: Mapping[str, str]) -> str:
+    """The agent's own key, for a rollout that has none."""
+    bearer = headers.get("Authorization", "").removeprefix("Bearer ")
+    return headers.get("X-Api-Key") or bearer or "none"
+
+
+def _error(status: int, message: str, dialect: Dialect | None = None) -> web.Response:
+    if dialect is not None:
+        return _in_json(status, dialect.error_body(message, status=status))
     body = {"error": {"message": message, "type": "recorder_error", "code": status}}
     return web.json_response(body, status=status)
+
+
+def _in_json(status: int, body: bytes) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 def _common(one: list[Any], other: list[Any]) -> int:

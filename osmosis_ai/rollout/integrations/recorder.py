@@ -9,6 +9,7 @@ from osmosis_ai.rollout.integrations.conversation import Conversation, Turn, fin
 from osmosis_ai.rollout.integrations.model_call import Message
 from osmosis_ai.rollout.integrations.pass_through import Recording, pass_through
 from osmosis_ai.rollout.integrations.policy import active_rollout, policy_endpoint
+from osmosis_ai.rollout.translator import Translator
 from osmosis_ai.rollout.types import RolloutSample
 
 __all__ = ["EndpointSampleSource"]
@@ -24,15 +25,22 @@ class EndpointSampleSource(SampleSource):
         ctx.set_sample_source(EndpointSampleSource())
         run_my_agent(base_url=ctx.chat_completions_url, api_key=ctx.api_key)
 
+    An agent that speaks OpenAI's Responses API or Anthropic's Messages API may use the same URL:
+    its calls are translated, and recorded as chat completions (extra `litellm`).
+
     `capture="endpoint"` in the workflow's config does the same before `run` begins. The sample's
     `extra_fields["endpoint"]` holds the verdict on the conversation, the number of side calls, and
     for each turn the token ids and logprobs that the endpoint returned.
     """
 
-    def __init__(self, context: RolloutContext | None = None) -> None:
+    def __init__(
+        self, context: RolloutContext | None = None, *, translator: Translator | None = None
+    ) -> None:
         context = context or active_rollout("EndpointSampleSource()")
         endpoint = policy_endpoint("EndpointSampleSource()", context=context)
-        self._recording = Recording(endpoint.base_url.rstrip("/"), context.api_key)
+        self._recording = Recording(
+            endpoint.base_url.rstrip("/"), context.api_key, translator=translator
+        )
         context.chat_completions_url = pass_through(self._recording)
 
     async def get_sample(self) -> RolloutSample:
