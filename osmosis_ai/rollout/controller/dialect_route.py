@@ -54,7 +54,7 @@ async def _send(answer: Translated, endpoint: RolloutEndpoint, send: Send) -> No
     if answer.fault is not None:
         # Nothing else counts it: it never became a model call.
         with endpoint.begin_call() as call:
-            call.count(fault=answer.fault)
+            call.failed(answer.fault, None)
     if answer.events is None:
         await send_whole(send, answer.status, answer.body)
     else:
