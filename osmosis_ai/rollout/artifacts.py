@@ -101,7 +101,8 @@ def _make(path: str) -> None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        if not os.path.isdir(path):
+        # A link would be followed to wherever it leads.
+        if os.path.islink(path) or not os.path.isdir(path):
             raise
     except FileNotFoundError:
         # The root was removed under a running server: make it again.

@@ -149,3 +149,17 @@ def test_an_id_no_file_system_takes_has_no_directory(tmp_path: Path) -> None:
 def test_a_home_that_cannot_be_written_costs_no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", os.devnull)
     assert make_artifacts_dir("r") is None
+
+
+@pytest.mark.parametrize("linked", ["r", "r/artifacts"])
+def test_a_link_in_the_place_of_a_directory_is_not_followed_out(
+    linked: str, tmp_path: Path
+) -> None:
+    """A rollout could else write, under its own id, wherever an earlier one had pointed."""
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
+    (elsewhere / "artifacts").mkdir(parents=True)
+    (root / linked).parent.mkdir(parents=True, exist_ok=True)
+    (root / linked).symlink_to(elsewhere)
+    context = RolloutContext(artifact_root=str(root))
+    assert make_artifacts_dir("r", context=context) is None
+    assert [path.name for path in elsewhere.iterdir()] == ["artifacts"]

@@ -33,6 +33,8 @@ class RolloutState:
 
     status: RolloutStatus
     stopping: bool = False
+    age_sec: float = 0.0
+    """How long it has been queued, running or grading: whichever it is."""
 
 
 class CancelDisposition(StrEnum):
@@ -76,6 +78,10 @@ class ExecutionBackend(ABC):
     def rollout_status(self, rollout_id: str) -> RolloutState | None:
         """Where a rollout is, or None where it is not here (any more)."""
         return None
+
+    def rollout_states(self) -> dict[str, RolloutState]:
+        """Where every rollout is that is here; empty where the backend does not tell."""
+        return {}
 
     async def cancel_rollouts(
         self,

@@ -114,8 +114,12 @@ class LocalBackend(ExecutionBackend):
         """Where a rollout is; None as soon as it has ended."""
         for rollout in self._live:
             if rollout.request.id == rollout_id:
-                return RolloutState(rollout.status, stopping=rollout.is_stopping)
+                return rollout.state
         return None
+
+    def rollout_states(self) -> dict[str, RolloutState]:
+        """Where every rollout is that has not ended."""
+        return {rollout.request.id: rollout.state for rollout in self._live}
 
     async def cancel_rollouts(
         self,
@@ -317,15 +321,22 @@ class _Rollout:
     _interrupted: bool = False
     _cancels_before: int = field(init=False)
     _arrived: float = field(init=False)
+    _changed: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._cancels_before = self.task.cancelling()
-        self._arrived = self.task.get_loop().time()
+        self._arrived = self._changed = self.task.get_loop().time()
 
     @property
     def age_sec(self) -> float:
         """Seconds since the rollout came."""
         return self.task.get_loop().time() - self._arrived
+
+    @property
+    def state(self) -> RolloutState:
+        """Where the rollout is, and since when."""
+        age_sec = self.task.get_loop().time() - self._changed
+        return RolloutState(self.status, stopping=self.is_stopping, age_sec=age_sec)
 
     @property
     def cancelled_from_outside(self) -> bool:
@@ -352,6 +363,7 @@ class _Rollout:
         if self.is_stopping:
             raise asyncio.CancelledError
         self.status = status
+        self._changed = self.task.get_loop().time()
         self._open = True
         try:
             return await work()

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Collection
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import FastAPI, Header, Response, Security
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag
+from pydantic import BaseModel, Discriminator, Tag
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from osmosis_ai import __version__
-from osmosis_ai.errors import ConfigError, RunError
-from osmosis_ai.rollout.artifacts import artifact_root
+from osmosis_ai.errors import ConfigError
 from osmosis_ai.rollout.backend.base import ExecutionBackend
-from osmosis_ai.rollout.garbage import patient_collector
 from osmosis_ai.rollout.http import HttpClient
 from osmosis_ai.rollout.protocol import (
     CancelRolloutsRequest,
@@ -34,20 +28,17 @@ from osmosis_ai.rollout.protocol import (
 )
 from osmosis_ai.rollout.server.auth import BearerGate
 from osmosis_ai.rollout.server.body_route import BodyRoute, Problem, json_response
+from osmosis_ai.rollout.server.bounds import MAX_BODY_BYTES, Bounds
 from osmosis_ai.rollout.server.delivery import WINDOW_SEC, Delivery
+from osmosis_ai.rollout.server.health import HealthResponse, health_endpoint
 from osmosis_ai.rollout.server.history import RETENTION_SEC, History
 from osmosis_ai.rollout.server.jobs import Admission, DrainLimits, Jobs
-from osmosis_ai.rollout.server.journal import JOURNAL_FOLDER, Journal, open_journal
 from osmosis_ai.rollout.server.lease import POLLING_LEASE_SEC, RESULT_WAIT_SEC, LeaseTerms
-from osmosis_ai.rollout.server.restart import open_new_journal
+from osmosis_ai.rollout.server.lifetime import JournalChoice, Lifespan, server_lifespan
+from osmosis_ai.rollout.server.vitals import Vitals
 from osmosis_ai.rollout.types import RolloutStatus
 
 logger = logging.getLogger(__name__)
-
-INSTANCE_ID_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
-
-JOURNAL_VARIABLE = "_OSMOSIS_ROLLOUT_JOURNAL"
-"""`off` in it stands for `journal=None` where the server was asked for "auto"."""
 
 LEASE_HEADER = "X-Osmosis-Rollout-Lease"
 
@@ -62,34 +53,6 @@ EitherStartRequest: TypeAlias = Annotated[
 ]
 """Either body of `POST /rollout`, as the schema shows it: the route tells them apart itself."""
 
-Lifespan: TypeAlias = (
-    Callable[[FastAPI], AbstractAsyncContextManager[None]]
-    | Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any]]]
-)
-"""What runs around the app's life; a mapping it yields is the requests' `state`."""
-
-JournalChoice: TypeAlias = str | os.PathLike[str] | Journal | None
-"""Where a journal is: "auto", a file, one that is open already, or nowhere."""
-
-
-class Lifecycle(BaseModel):
-    """Whether the server takes rollouts, and how many are in flight."""
-
-    accepting_rollouts: bool
-    active_rollouts: int
-
-
-class HealthResponse(BaseModel):
-    """Body of `GET /health`: what the backend says of itself, and the server's own counts."""
-
-    model_config = ConfigDict(extra="allow")
-
-    status: str
-    stopping: int
-    """Rollouts that were cancelled and whose code has not ended yet."""
-    lifecycle: Lifecycle
-    instance_id: str | None = None
-
 
 def create_rollout_server(
     *,
@@ -102,6 +65,10 @@ def create_rollout_server(
     result_wait_timeout_sec: float = RESULT_WAIT_SEC,
     polling_lease_timeout_sec: float = POLLING_LEASE_SEC,
     result_retention_sec: float = RETENTION_SEC,
+    max_queue_depth: int | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    callback_hosts: Collection[str] | None = None,
+    stall_sec: float | None = None,
 ) -> FastAPI:
     """An app that runs rollouts for a controller and brings their answers to it.
 
@@ -119,6 +86,11 @@ def create_rollout_server(
     `result_wait_timeout_sec`, a rollout that nobody polls ends after `polling_lease_timeout_sec`,
     and what became of a rollout is told for `result_retention_sec`.
 
+    A rollout is refused with 429 where `max_queue_depth` wait already, a body of more than
+    `max_body_bytes` with 413, and with 422 a callback URL whose host is none of `callback_hosts`
+    (names, addresses, patterns like `*.example.org`). What has been queued, running or grading for
+    `stall_sec` is named in the log.
+
         app = create_rollout_server(backend=LocalBackend(workflow=MyWorkflow, grader=MyGrader))
     """
     if configure_logging:
@@ -131,6 +103,8 @@ def create_rollout_server(
         delivery_window_sec=delivery_window_sec,
         terms=LeaseTerms(result_wait_timeout_sec, polling_lease_timeout_sec),
         history=History(retention_sec=result_retention_sec),
+        bounds=Bounds(max_body_bytes, max_queue_depth, callback_hosts),
+        stall_sec=stall_sec,
     )
 
 
@@ -145,20 +119,36 @@ def build_app(
     history: History | None = None,
     client: HttpClient | None = None,
     drain_limits: DrainLimits | None = None,
+    bounds: Bounds | None = None,
+    stall_sec: float | None = None,
 ) -> FastAPI:
     """The app of `create_rollout_server`, with the parts that a test exchanges."""
     if api_key == "":
         raise ConfigError("api_key is empty: give a key, or None for no key", key="api_key")
+    bounds = bounds or Bounds()
     delivery = Delivery(client or HttpClient(), window_sec=delivery_window_sec)
-    jobs = Jobs(backend, delivery, history=history, terms=terms)
+    jobs = Jobs(backend, delivery, history=history, terms=terms, bounds=bounds)
+    vitals = Vitals(backend, delivery, stall_sec=stall_sec)
     app = FastAPI(
         title="Osmosis rollout server",
         version=__version__,
-        lifespan=_lifespan(
-            lifespan or _nothing, backend, jobs, delivery, drain_limits or DrainLimits(), journal
+        lifespan=server_lifespan(
+            backend,
+            jobs,
+            delivery,
+            vitals,
+            outer=lifespan,
+            drain_limits=drain_limits or DrainLimits(),
+            journal=journal,
         ),
     )
-    _add_routes(app, backend=backend, jobs=jobs, has_key=api_key is not None)
+    app.state.max_body_bytes = bounds.max_body_bytes
+    _add_routes(
+        app,
+        jobs=jobs,
+        health=health_endpoint(backend, jobs, vitals, max_queue_depth=bounds.max_queue_depth),
+        has_key=api_key is not None,
+    )
     if api_key is not None:
         app.add_middleware(BearerGate, api_key=api_key)
     return app
@@ -171,62 +161,7 @@ def _configure_logging() -> None:
         )
 
 
-def _lifespan(
-    outer: Lifespan,
-    backend: ExecutionBackend,
-    jobs: Jobs,
-    delivery: Delivery,
-    drain_limits: DrainLimits,
-    journal: JournalChoice,
-) -> Lifespan:
-    """The caller's lifespan around our own, which lets no rollout go without its answers."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
-        async with outer(app) as state:
-            opened = _open_journal(journal)
-            try:
-                await _begin(jobs, opened, adopt=journal == "auto")
-                with patient_collector():
-                    yield state
-            finally:
-                await jobs.drain(drain_limits)
-                delivery.close()
-                if opened is not None:
-                    # One of this server's own is of use while something is owed, and no longer.
-                    opened.close(remove=journal == "auto" and not opened.unfinished())
-                await backend.shutdown()
-
-    return lifespan
-
-
-def _open_journal(journal: JournalChoice) -> Journal | None:
-    if journal is None or isinstance(journal, Journal):
-        return journal
-    if journal != "auto":
-        return open_journal(Path(journal))
-    if os.environ.get(JOURNAL_VARIABLE) == "off":
-        return None
-    try:
-        return open_new_journal(Path(artifact_root(), JOURNAL_FOLDER))
-    except RunError as exc:
-        logger.warning("answers are not kept over a restart: %s", exc)
-        return None
-
-
-async def _begin(jobs: Jobs, journal: Journal | None, *, adopt: bool) -> None:
-    try:
-        await jobs.begin(journal, adopt=adopt)
-    except sqlite3.Error as exc:
-        raise RunError(f"a journal cannot be read: {exc}; move it away or repair it") from exc
-
-
-@asynccontextmanager
-async def _nothing(app: FastAPI) -> AsyncIterator[None]:
-    yield
-
-
-def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key: bool) -> None:
+def _add_routes(app: FastAPI, *, jobs: Jobs, health: Endpoint, has_key: bool) -> None:
     guarded: dict[str, Any] = {}
     if has_key:
         guarded["dependencies"] = [Security(HTTPBearer(auto_error=False))]
@@ -238,7 +173,7 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
         methods=["POST"],
         status_code=202,
         response_model=RolloutPollResponse | RolloutInitResponse,
-        responses={**_problems(409, 410, 422, 429, 503), **refusals},
+        responses={**_problems(409, 410, 413, 422, 429, 503), **refusals},
         route_class_override=StartRoute,
         **guarded,
     )
@@ -249,7 +184,7 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
         _cancel_rollouts(jobs),
         methods=["POST"],
         response_model=CancelRolloutsResponse,
-        responses={**_problems(422), **refusals},
+        responses={**_problems(413, 422), **refusals},
         route_class_override=BodyRoute,
         **guarded,
     )
@@ -267,7 +202,7 @@ def _add_routes(app: FastAPI, *, backend: ExecutionBackend, jobs: Jobs, has_key:
         responses=refusals,
         **guarded,
     )
-    router.add_api_route("/health", _health(backend, jobs), response_model=HealthResponse)
+    router.add_api_route("/health", health, response_model=HealthResponse)
 
 
 def _start_rollout(jobs: Jobs) -> Endpoint:
@@ -327,25 +262,6 @@ def _rollout_status(jobs: Jobs) -> Endpoint:
         return json_response({"rollout_id": rollout_id, **jobs.outcome(rollout_id)._asdict()})
 
     return rollout_status
-
-
-def _health(backend: ExecutionBackend, jobs: Jobs) -> Endpoint:
-    instance_id = os.environ.get(INSTANCE_ID_VARIABLE)
-
-    async def health() -> Response:
-        """Whether the server is up, and how full it is; needs no key."""
-        capacity = backend.capacity()
-        said = {
-            **backend.health(),
-            "stopping": 0 if capacity is None else capacity.stopping,
-            "lifecycle": {
-                "accepting_rollouts": not jobs.is_draining,
-                "active_rollouts": jobs.active,
-            },
-        }
-        return json_response(said if instance_id is None else {**said, "instance_id": instance_id})
-
-    return health
 
 
 class StartRoute(BodyRoute):

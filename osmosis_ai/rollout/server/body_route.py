@@ -57,8 +57,13 @@ class BodyRoute(APIRoute):
             await super().handle(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        data = await _read(receive)
+        limit: int = scope["app"].state.max_body_bytes
+        data = await _read(receive, max_bytes=limit)
         if data is None:
+            return
+        if len(data) > limit:
+            response = json_response({"detail": f"a body has at most {limit:,} bytes"}, 413)
+            await response(scope, receive, send)
             return
         try:
             body = self._parse(data)
@@ -79,16 +84,17 @@ def _build(model: type[BaseModel]) -> None:
         model.model_rebuild(force=True)
 
 
-async def _read(receive: Receive) -> bytes | None:
-    """The whole body, or None where the client has gone."""
+async def _read(receive: Receive, *, max_bytes: int) -> bytes | None:
+    """The whole body, as much of it as shows that it is too large, or None without a client."""
     message = await receive()
     data: bytes = message.get("body", b"")
     if not message.get("more_body", False):
         return data if message["type"] == "http.request" else None
-    chunks = [data]
-    while message.get("more_body", False):
+    chunks, size = [data], len(data)
+    while message.get("more_body", False) and size <= max_bytes:
         message = await receive()
         chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
     return b"".join(chunks) if message["type"] == "http.request" else None
 
 

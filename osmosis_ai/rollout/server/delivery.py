@@ -31,6 +31,8 @@ class Delivery:
         self._client = client
         self._window_sec = window_sec
         self._busy: dict[str, Mailbox] = {}
+        self._owed: dict[Letter, float] = {}
+        """Answers on their way, and since when; the oldest first."""
 
     async def deliver(self, mailbox: Mailbox, letter: Letter, body: bytes) -> None:
         """Take one answer; never raises.
@@ -50,6 +52,7 @@ class Delivery:
     def hand_over(self, mailbox: Mailbox, letter: Letter) -> None:
         """Have a mailbox's postman post an answer, after those that wait already."""
         letter.is_waiting = True
+        self._note_owed(letter)
         if mailbox.postman is None:
             self._busy[mailbox.rollout_id] = mailbox
             mailbox.postman = asyncio.get_running_loop().create_task(self._go_round(mailbox))
@@ -62,6 +65,12 @@ class Delivery:
     def undelivered(self) -> int:
         """How many rollouts have answers on the way."""
         return len(self._busy)
+
+    @property
+    def oldest_sec(self) -> float | None:
+        """How long the oldest answer that is on its way has been so; None without any."""
+        since = next(iter(self._owed.values()), None)
+        return None if since is None else asyncio.get_running_loop().time() - since
 
     async def drain(self, limit_sec: float) -> None:
         """Give the postmen some more time; what they do not bring stays in the journal."""
@@ -81,10 +90,14 @@ class Delivery:
         """Close the connections."""
         self._client.close()
 
+    def _note_owed(self, letter: Letter) -> None:
+        self._owed.setdefault(letter, asyncio.get_running_loop().time())
+
     def _postmen(self) -> list[asyncio.Task[None]]:
         return [box.postman for box in self._busy.values() if box.postman is not None]
 
     async def _deliver(self, mailbox: Mailbox, letter: Letter) -> None:
+        self._note_owed(letter)
         if self.journal is None:
             await self._post(mailbox, letter)
             return
@@ -133,6 +146,7 @@ class Delivery:
             return
         finally:
             letter.is_under_way = False
+            self._owed.pop(letter, None)
         letter.body = None
         self._settle(mailbox, letter, body, AnswerState.DELIVERED)
         self._keep_report(mailbox, acknowledgement)

@@ -19,6 +19,7 @@ import orjson
 from osmosis_ai.errors import RunError
 from osmosis_ai.rollout.backend.base import CancelDisposition, ExecutionBackend
 from osmosis_ai.rollout.protocol import RolloutInitRequest, StartRequest, encode_grade
+from osmosis_ai.rollout.server.bounds import Bounds
 from osmosis_ai.rollout.server.delivery import Delivery
 from osmosis_ai.rollout.server.history import Ended, History
 from osmosis_ai.rollout.server.job import Job
@@ -79,11 +80,13 @@ class Jobs:
         *,
         history: History | None = None,
         terms: LeaseTerms | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.terms = LeaseTerms() if terms is None else terms
         self._backend = backend
         self._delivery = delivery
         self._history = History() if history is None else history
+        self._bounds = Bounds() if bounds is None else bounds
         self._live: dict[str, Job] = {}
         self._tasks: dict[asyncio.Task[None], Job | None] = {}
         self._journal: Journal | None = None
@@ -125,7 +128,7 @@ class Jobs:
                 return await self._admit_again(known, accepted, recipient)
             if self.is_draining:
                 return Admission.DRAINING
-            if not self._backend.has_capacity():
+            if not self._has_room():
                 return Admission.FULL
             return await self._start(Job(request, body, accepted.digest, recipient), accepted)
         except RunError as exc:
@@ -194,9 +197,21 @@ class Jobs:
         while self._tasks and (left := deadline - clock()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
 
+    def _has_room(self) -> bool:
+        if not self._backend.has_capacity():
+            return False
+        capacity, depth = self._backend.capacity(), self._bounds.max_queue_depth
+        if depth is None or capacity is None or capacity.max is None:
+            return True
+        # Not `capacity.queued`: what was admitted in this moment has not reached the backend yet.
+        return self.active - capacity.max < depth
+
     def _recipient(self, accepted: Accepted, body: StartRequest) -> Recipient:
         if isinstance(body, RolloutInitRequest):
-            return Callbacks(mailbox_for(accepted), self._delivery)
+            mailbox = mailbox_for(accepted)
+            for letter in mailbox:
+                self._bounds.check_target(letter)
+            return Callbacks(mailbox, self._delivery)
         return Lease(
             accepted.rollout_id,
             wants_grade=body.grade,

@@ -288,7 +288,7 @@ def test_the_description_says_what_is_sent_and_answered() -> None:
         for name in ("RolloutInitRequest", "RolloutPollRequest")
     ]
     assert "anyOf" not in schema
-    assert set(start["responses"]) == {"202", "409", "410", "422", "429", "503"}
+    assert set(start["responses"]) == {"202", "409", "410", "413", "422", "429", "503"}
     fields = document["components"]["schemas"]["RolloutInitRequest"]
     assert set(fields["required"]) == {
         "initial_messages",
@@ -296,7 +296,7 @@ def test_the_description_says_what_is_sent_and_answered() -> None:
         "completion_callback_url",
     }
     cancel = document["paths"]["/rollout/cancel"]["post"]
-    assert set(cancel["responses"]) == {"200", "422"}
+    assert set(cancel["responses"]) == {"200", "413", "422"}
     assert "security" not in start
     assert set(document["paths"]) == {
         "/rollout",
