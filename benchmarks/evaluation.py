@@ -2,8 +2,9 @@
 
 python benchmarks/evaluation.py [--latency-ms 0 50] [--rows 3000] [--rounds 5]
 
-Three sides in each round, 64 at once: the bare loop, the same loop through a pass-through endpoint
-(`pass_through.py`), and the evaluation. As in the yardsticks the first core has the side that is
+Four sides in each round, 64 at once: the bare loop; the same loop through a pass-through endpoint
+(`pass_through.py`), which is a process of its own, or a thread as the bridge is; and the
+evaluation. As in the yardsticks the first core has the side that is
 measured with all its processes, the second the model; the run folder is on tmpfs. On a machine that
 is busy the ratio of CPU times says more than that of the rates.
 """
@@ -76,6 +77,7 @@ WARM_ROWS = 2 * IN_FLIGHT
 GOALS = {0.0: 0.18, 50.0: 0.50}
 """Of the bare loop, by the model's latency in milliseconds."""
 
+PASS_THROUGH = Path(__file__).with_name("pass_through.py")
 PASS_THROUGH_GOAL = 0.75
 
 
@@ -111,7 +113,7 @@ def main() -> None:
     rows = []
     for latency_ms in given.latency_ms:
         rounds = _rounds(latency_ms, rows=given.rows, rounds=given.rounds)
-        goals = GOALS.get(latency_ms), PASS_THROUGH_GOAL
+        goals = GOALS.get(latency_ms), PASS_THROUGH_GOAL, PASS_THROUGH_GOAL
         rows += [
             _row(f"{latency_ms:g} ms, of {name}", rounds, against=index, goal=goal)
             for index, (name, goal) in enumerate(zip(SIDES, goals, strict=True))
@@ -120,7 +122,7 @@ def main() -> None:
     yardstick.print_table(head, rows)
 
 
-SIDES = "the bare loop", "the loop through a pass-through"
+SIDES = "the bare loop", "it through a process", "it through a thread"
 
 
 def _row(
@@ -141,7 +143,7 @@ def _row(
 
 def _rounds(latency_ms: float, *, rows: int, rounds: int) -> list[list[Pace]]:
     bench = yardstick.bench_dir()
-    mock = [sys.executable, str(bench / "services/mock_llm.py"), "0", str(latency_ms)]
+    mock = [str(bench / "services/mock_llm.py"), "0", str(latency_ms)]
     with (
         tempfile.TemporaryDirectory(dir=yardstick.TMPFS) as folder,
         _running(mock, core=1) as (port, _),
@@ -152,7 +154,8 @@ def _rounds(latency_ms: float, *, rows: int, rounds: int) -> list[list[Pace]]:
         return [
             [
                 _bare(bench, url=url, rows=rows),
-                _through(bench, url=url, rows=rows),
+                _through_process(bench, url=url, rows=rows),
+                _through_thread(bench, url=url, rows=rows),
                 _evaluate(config, name=f"round-{number}", rows=rows),
             ]
             for number in range(rounds)
@@ -170,6 +173,7 @@ def _arguments() -> Any:
 @contextmanager
 def _running(command: Sequence[str], *, core: int) -> Iterator[tuple[str, int]]:
     """A server on one core while the block lasts: the last word it says is its port."""
+    command = [sys.executable, *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         os.sched_setaffinity(process.pid, {core})
         try:
@@ -204,22 +208,32 @@ def _evaluate(config: EvalConfig, *, name: str, rows: int) -> Pace:
 
 
 def _bare(bench: Path, *, url: str, rows: int) -> Pace:
-    command = [sys.executable, "-B", str(bench / "workers/w4_bare.py"), "--url", url]
-    flags = ["--n", str(rows), "--conc", str(IN_FLIGHT), "--mode", "aiohttp"]
-    done = subprocess.run([*command, *flags], check=True, capture_output=True, text=True)
-    said = json.loads(done.stdout.splitlines()[-1])
-    return Pace(said["rps"], said["cpu_ms_per_rollout"])
+    return _loop([*_loop_program(bench, rows), "--url", url])
 
 
-def _through(bench: Path, *, url: str, rows: int) -> Pace:
-    program = Path(__file__).with_name("pass_through.py")
-    with _running([sys.executable, str(program), url], core=0) as (port, pid):
-        _bare(bench, url=f"http://127.0.0.1:{port}/v1", rows=WARM_ROWS)
+def _through_process(bench: Path, *, url: str, rows: int) -> Pace:
+    with _running([str(PASS_THROUGH), url], core=0) as (port, pid):
         before = _cpu_sec(pid)
         pace = _bare(bench, url=f"http://127.0.0.1:{port}/v1", rows=rows)
         # The loop's own warm-up went through the endpoint too.
-        ends_ms = (_cpu_sec(pid) - before) / (rows + WARM_ROWS) * 1e3
-    return Pace(pace.rate, pace.cpu_ms + ends_ms)
+        cpu_ms = (_cpu_sec(pid) - before) / (rows + WARM_ROWS) * 1e3
+    return Pace(pace.rate, pace.cpu_ms + cpu_ms)
+
+
+def _through_thread(bench: Path, *, url: str, rows: int) -> Pace:
+    return _loop([str(PASS_THROUGH), url, *_loop_program(bench, rows)])
+
+
+def _loop_program(bench: Path, rows: int) -> list[str]:
+    flags = ["--n", str(rows), "--conc", str(IN_FLIGHT), "--mode", "aiohttp"]
+    return [str(bench / "workers/w4_bare.py"), *flags]
+
+
+def _loop(arguments: Sequence[str]) -> Pace:
+    command = [sys.executable, "-B", *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    said = json.loads(done.stdout.splitlines()[-1])
+    return Pace(said["rps"], said["cpu_ms_per_rollout"])
 
 
 def _cpu_sec(pid: int | None = None) -> float:

@@ -1,12 +1,16 @@
 """The least an endpoint between a rollout and its model can do: pass bytes on, and look at none.
 
-python benchmarks/pass_through.py UPSTREAM_URL      prints the port it listens on
+python benchmarks/pass_through.py UPSTREAM_URL                prints the port it listens on
+python benchmarks/pass_through.py UPSTREAM_URL PROGRAM ...    runs a program that calls it, here
 """
 
 from __future__ import annotations
 
+import os
+import runpy
 import socket
 import sys
+import threading
 from typing import Any
 
 import aiohttp
@@ -37,13 +41,26 @@ class PassThrough:
         await send({"type": "http.response.body", "body": answer})
 
 
+def serve(listening: socket.socket, upstream: str) -> None:
+    """Serve, on uvicorn as it comes, until the process ends."""
+    app = PassThrough(upstream)
+    config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
 def main() -> None:
-    """Serve, on uvicorn as it comes, until the process is ended."""
+    """Serve by itself, or in a thread beside a program that calls it."""
+    upstream, *program = sys.argv[1:]
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening:
-        print(listening.getsockname()[1], flush=True)
-        app = PassThrough(sys.argv[1])
-        config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        port = listening.getsockname()[1]
+        if not program:
+            print(port, flush=True)
+            serve(listening, upstream)
+        else:
+            threading.Thread(target=serve, args=(listening, upstream), daemon=True).start()
+            sys.path.insert(0, os.path.dirname(program[0]))
+            sys.argv = [*program, "--url", f"http://127.0.0.1:{port}/v1"]
+            runpy.run_path(program[0], run_name="__main__")
 
 
 if __name__ == "__main__":
