@@ -57,7 +57,8 @@ class Exact(Grader):
 class Closing(LocalBackend):
     async def shutdown(self):
         await super().shutdown()
-        await session.close()
+        if session is not None:
+            await session.close()
 
 limit = ConcurrencyConfig(max_concurrent=64)
 config = AgentWorkflowConfig(name="many", concurrency=limit)
