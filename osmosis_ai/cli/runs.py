@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,10 +27,11 @@ from osmosis_ai.cli.transcript import read_messages, transcript_sections
 from osmosis_ai.errors import RunError
 from osmosis_ai.eval.breakdown import measure_groups
 from osmosis_ai.eval.config import EVALS_DIR, find_workspace
+from osmosis_ai.eval.measured import measure_run
+from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import FAILED, Outcome
 from osmosis_ai.eval.record import Record
 from osmosis_ai.eval.run_folder import Run, find_run, list_runs
-from osmosis_ai.eval.timing import measure_timing
 
 PAGE = 50
 """Things shown at once unless said."""
@@ -45,7 +46,7 @@ def list_all(
     mode: Mode = ctx.obj
     runs = _readable(list(list_runs(find_workspace(Path()) / EVALS_DIR)), mode)
     runs.sort(key=lambda run: run.document.created_at, reverse=True)
-    shown = [(run, run.summarize()) for run in (runs if everything else runs[:limit])]
+    shown = list(_summaries(runs if everything else runs[:limit], mode))
     print_list(
         [run_data(run, summary) for run, summary in shown],
         [run_row(run, summary) for run, summary in shown],
@@ -61,6 +62,15 @@ def _readable(found: list[Run | RunError], mode: Mode) -> list[Run]:
         if isinstance(error, RunError):
             print_warning(str(error), mode=mode)
     return [run for run in found if isinstance(run, Run)]
+
+
+def _summaries(runs: Iterable[Run], mode: Mode) -> Iterator[tuple[Run, Summary]]:
+    for run in runs:
+        try:
+            yield run, measure_run(run).summary
+        except RunError as error:
+            # One damaged journal must not hide the other runs.
+            print_warning(str(error), mode=mode)
 
 
 def show(
@@ -93,10 +103,10 @@ def show(
         _print_groups(found, by, limit=None if everything else limit, mode=mode)
         return
     if row is None and not failed:
-        table = found.tally()
-        summary, timing = found.summarize(table), measure_timing(table)
-        data = run_data(found, summary, timing)
-        print_detail(data, run_sections(found, summary, timing), mode=mode)
+        measured = measure_run(found)
+        data = run_data(found, measured.summary, measured.timing)
+        sections = run_sections(found, measured.summary, measured.timing)
+        print_detail(data, sections, mode=mode)
         return
     _print_records(found, row=row, failed=failed, limit=None if everything else limit, mode=mode)
 

@@ -57,6 +57,11 @@ class RunPaths:
         return self.folder / "timing.json"
 
     @property
+    def measured(self) -> Path:
+        """What was made of the journal when it was read last; may be deleted."""
+        return self.folder / ".measured.json"
+
+    @property
     def log(self) -> Path:
         """What rollouts printed and logged."""
         return self.folder / "server.log"

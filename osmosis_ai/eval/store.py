@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -25,24 +25,18 @@ from osmosis_ai.eval.journal import Journal, drop_torn_line, open_journal
 from osmosis_ai.eval.json_file import write_json
 from osmosis_ai.eval.ledger import Ledger
 from osmosis_ai.eval.lock import run_lock
+from osmosis_ai.eval.measured import Measured, measure_and_keep
 from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import SCHEMA_VERSION, Record
 from osmosis_ai.eval.run_folder import Run, RunDocument, RunPaths, read_run
 from osmosis_ai.eval.selection import Selection, parse_selection
-from osmosis_ai.eval.timing import Timing, measure_timing
+from osmosis_ai.eval.timing import Timing
 from osmosis_ai.rollout.artifacts import replace_file
 from osmosis_ai.rollout.safe_json import dump_json
 from osmosis_ai.rollout.types import ExecutionRequest, RolloutSample
 
 logger = logging.getLogger(__name__)
-
-
-class Measured(NamedTuple):
-    """What a run has measured, and how long that took."""
-
-    summary: Summary
-    timing: Timing
 
 
 @dataclass(slots=True)
@@ -87,8 +81,7 @@ class RunStore:
 
         Both files follow from the journal and can be made anew: a full disk loses nothing.
         """
-        table = self.run.tally()
-        measured = Measured(self.run.summarize(table), measure_timing(table))
+        measured = measure_and_keep(self.run)
         path = self.run.paths.timing
         try:
             write_json(self.run.paths.summary, self._summary_document(measured.summary))

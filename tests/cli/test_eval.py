@@ -469,12 +469,13 @@ def test_runs_are_listed_newest_first(workspace: Path, capsys: Capture) -> None:
     assert "2 of 3; --all shows all" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("file", ["run.json", "records.jsonl"])
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(
-    workspace: Path, capsys: Capture
+    workspace: Path, capsys: Capture, file: str
 ) -> None:
     evaluated(capsys, "--name", "good", "--rows", "0")
     evaluated(capsys, "--name", "bad", "--rows", "0")
-    (workspace / ".osmosis/evals/bad/run.json").write_text("{")
+    (workspace / ".osmosis/evals/bad" / file).write_text("{\n")
     assert main(["eval", "list", "--plain"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("good\t")
