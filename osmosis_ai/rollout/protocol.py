@@ -8,6 +8,7 @@ import orjson
 from pydantic import AfterValidator, Field, FiniteFloat, ValidationError
 from pydantic_core import from_json
 
+from osmosis_ai.rollout.oversize import cut_sample
 from osmosis_ai.rollout.safe_json import Safe, dump_json, make_safe, safe_text
 from osmosis_ai.rollout.types import (
     DeferredModel,
@@ -260,7 +261,10 @@ def encode_result(
 
 
 def encode_sample(sample: RolloutSample, *, rewarded: bool) -> bytes:
-    """A sample as JSON bytes without its archive; the reward is null unless it counts."""
+    """A sample as JSON bytes without its archive, cut where it is too large for the wire.
+
+    The reward is null unless it counts.
+    """
     messages = dump_json(sample.messages, at="messages")
     label = dump_json(sample.label, at="label")
     metrics = _safe_map(sample.metrics, at="metrics")
@@ -268,7 +272,7 @@ def encode_sample(sample: RolloutSample, *, rewarded: bool) -> bytes:
     changes = messages.changes + label.changes + metrics.changes + extra.changes
     if changes:
         extra.value[MADE_SAFE_KEY] = changes
-    return orjson.dumps(
+    encoded = orjson.dumps(
         {
             "messages": orjson.Fragment(messages.data),
             "label": orjson.Fragment(label.data),
@@ -278,6 +282,7 @@ def encode_sample(sample: RolloutSample, *, rewarded: bool) -> bytes:
             "extra_fields": extra.value,
         }
     )
+    return cut_sample(encoded)
 
 
 def _safe_map(value: dict[str, Any], *, at: str) -> Safe:
