@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -130,11 +131,12 @@ def load_model(model: ModelSpec) -> ModelClient:
         return OpenAICompatibleClient(
             model.base_url, model=model.path, api_key=model.api_key, params=model.params
         )
-    raise ConfigError(
-        f"nothing answers for model_path {model.path!r}: give `[model] base_url` of an "
-        "OpenAI-compatible server, or a model path like 'scripted:module:attr'",
-        key="model_path",
+    # On use only: LiteLLM takes seconds to import, and need not be installed.
+    litellm = importlib.import_module("osmosis_ai.rollout.controller.model.litellm")
+    client: ModelClient = litellm.LiteLLMClient(
+        model.path, api_key=model.api_key, params=model.params
     )
+    return client
 
 
 def _check_choice(driver: str | None, server_url: str | None, isolation: Isolation | None) -> None:

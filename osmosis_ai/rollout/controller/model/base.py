@@ -55,11 +55,21 @@ class ModelReply:
     """The `Retry-After` header, where there was one."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """US dollars for a token."""
+
+    prompt: float
+    completion: float
+
+
 class ModelClient(ABC):
     """Base of every kind of model; lives in the listener's event loop."""
 
     name: str = "policy"
     """What the list of models calls it."""
+    price: ModelPrice | None = None
+    """Of a token; None where it is not known, or nobody is paid."""
 
     is_local: bool = False
     """Whether it is code in this process: there, and free, without being asked."""
