@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
+from osmosis_ai.redaction import redact
+
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -69,7 +71,8 @@ class Capture:
         os.close(self._descriptor)
 
     def write(self, text: str) -> None:
-        """Pass on what was printed."""
+        """Pass on what was printed, without secrets."""
+        text = redact(text)
         # Looked up each time: a progress bar puts a stream of its own in the place of stderr.
         sys.stderr.write(text)
         if self._log is not None:
@@ -88,7 +91,7 @@ class Capture:
 def _log_file(path: Path) -> Iterator[IO[str]]:
     log = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
     handler = logging.StreamHandler(log)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(_Formatter(LOG_FORMAT))
     root = logging.getLogger()
     level = root.level
     root.addHandler(handler)
@@ -101,6 +104,13 @@ def _log_file(path: Path) -> Iterator[IO[str]]:
         # What a full disk did not take is lost, and nothing but this log with it.
         with suppress(OSError):
             log.close()
+
+
+class _Formatter(logging.Formatter):
+    """Leaves secrets out, those in a traceback too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
 
 
 class _Stdout:

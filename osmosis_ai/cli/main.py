@@ -76,6 +76,8 @@ def main(args: Sequence[str] | None = None, *, groups: Mapping[str, Group] = GRO
         if mode is Mode.JSON:
             return _report(error, mode, _command_name(given, groups))
         error.add_note("This is a fault of osmosis-ai itself: please report it.")
+        if _is_shown(error):
+            return 1
         raise
 
 
@@ -84,6 +86,13 @@ def _report(error: Exception, mode: Mode, command: str) -> int:
     from osmosis_ai.cli.problem import print_problem
 
     return print_problem(error, mode=mode, command=command)
+
+
+def _is_shown(error: Exception) -> bool:
+    # On use, as above.
+    from osmosis_ai.cli.problem import print_fault
+
+    return print_fault(error)
 
 
 def _command_name(args: Sequence[str], groups: Mapping[str, Group]) -> str:

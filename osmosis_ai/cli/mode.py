@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import typer
 
@@ -18,6 +19,16 @@ class Stopped(typer.TyperException):
     """A person ended the command."""
 
     exit_code = 130
+
+
+class InteractiveRequired(typer.TyperException):
+    """Somebody would have to be asked, and nobody is there; `details` are for programs."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, details: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class Mode(StrEnum):

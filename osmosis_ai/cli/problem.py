@@ -17,7 +17,7 @@ from rich.text import Text
 
 import osmosis_ai
 from osmosis_ai import __version__
-from osmosis_ai.cli.mode import Mode, Stopped
+from osmosis_ai.cli.mode import InteractiveRequired, Mode, Stopped
 from osmosis_ai.errors import (
     BackendError,
     ConfigError,
@@ -28,6 +28,7 @@ from osmosis_ai.errors import (
     RunError,
 )
 from osmosis_ai.eval.run_folder import RunNotFoundError
+from osmosis_ai.redaction import hides_something, redact, redact_json
 from osmosis_ai.rollout.safe_json import make_safe
 
 
@@ -36,12 +37,20 @@ def print_problem(error: Exception, *, mode: Mode, command: str) -> int:
     if mode is Mode.JSON:
         _print_json(error, command)
     elif isinstance(error, OsmosisError):
-        print("".join(_users_traceback(error)), end="", file=sys.stderr)
+        print(redact("".join(_users_traceback(error))), end="", file=sys.stderr)
         _print_text("Error", str(error), mode)
     else:
         label = "Stopped" if isinstance(error, Stopped) else "Error"
         _print_text(label, _with_usage(error), mode)
     return error.exit_code if isinstance(error, typer.TyperException) else 1
+
+
+def print_fault(error: Exception) -> bool:
+    """Show the traceback of a fault of ours where it may hold a secret; False where it cannot."""
+    if not hides_something():
+        return False
+    sys.stderr.write(redact("".join(traceback.format_exception(error))))
+    return True
 
 
 def print_warning(message: str, *, mode: Mode) -> None:
@@ -50,7 +59,7 @@ def print_warning(message: str, *, mode: Mode) -> None:
         _write_json({"warning": {"code": "WARNING", "message": message}})
     else:
         # Without Rich: a progress bar makes room for what is printed to stderr.
-        print(f"Warning: {message}", file=sys.stderr)
+        print(f"Warning: {redact(message)}", file=sys.stderr)
 
 
 def error_code(error: BaseException) -> str:
@@ -65,6 +74,7 @@ def error_code(error: BaseException) -> str:
 
 _CODES: tuple[tuple[type[BaseException], str], ...] = (
     (Stopped, "INTERRUPTED"),
+    (InteractiveRequired, "INTERACTIVE_REQUIRED"),
     (RunNotFoundError, "NOT_FOUND"),
     (RunError, "CONFLICT"),
     (BackendError, "NETWORK"),
@@ -91,7 +101,7 @@ def _print_json(error: Exception, command: str) -> None:
 
 def _write_json(content: dict[str, Any]) -> None:
     document = {"schema_version": 1, "cli_version": __version__, **content}
-    sys.stderr.write(orjson.dumps(make_safe(document).value).decode() + "\n")
+    sys.stderr.write(redact_json(orjson.dumps(make_safe(document).value)).decode() + "\n")
 
 
 def _details(error: Exception) -> dict[str, Any]:
@@ -100,6 +110,8 @@ def _details(error: Exception) -> dict[str, Any]:
         return {"issues": issues} if issues else {} if error.key is None else {"key": error.key}
     if isinstance(error, MissingExtraError):
         return {"extra": error.extra}
+    if isinstance(error, InteractiveRequired):
+        return dict(error.details)
     return {}
 
 
@@ -139,6 +151,7 @@ def _is_ours(filename: str) -> bool:
 
 
 def _print_text(label: str, message: str, mode: Mode) -> None:
+    message = redact(message)
     if mode is Mode.PLAIN:
         print(f"{label}: {message}", file=sys.stderr)
         return

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from osmosis_ai.cli.mode import Mode
+from osmosis_ai.cli.mode import InteractiveRequired, Mode
 from osmosis_ai.errors import ConfigError
+from osmosis_ai.redaction import hide
 
 STDIN = "-"
 
@@ -19,11 +20,14 @@ STDIN = "-"
 def secrets_set(names: Sequence[str], *, file: str | None, mode: Mode) -> Iterator[None]:
     """Have the named secrets in the environment meanwhile: the file's first, then what is there.
 
-    What is in neither is asked for, where a person sits at a terminal; else it stays unset.
+    What is in neither is asked for, where a person sits at a terminal; raises InteractiveRequired,
+    with all that is missing, where nobody does.
     """
     given = {} if file is None else parse_secrets(_read(file))
     found = {name: given[name] for name in names if name in given}
     found |= _asked([name for name in names if not (found.get(name) or os.environ.get(name))], mode)
+    hide(found.values())
+    _refuse([name for name in names if not (found.get(name) or os.environ.get(name))])
     before = {name: os.environ.get(name) for name in found}
     os.environ.update(found)
     try:
@@ -68,6 +72,15 @@ def _read(file: str) -> str:
     except UnicodeDecodeError:
         # Without its cause, which holds the bytes.
         raise ConfigError(f"{file} is not UTF-8 text", key="secrets-file") from None
+
+
+def _refuse(missing: Sequence[str]) -> None:
+    if missing:
+        raise InteractiveRequired(
+            f"secrets.required names {', '.join(missing)}: not set in the environment, and nobody "
+            "is there to be asked. Export them, or give --secrets-file FILE.",
+            details={"missing": list(missing), "flags": ["--secrets-file"]},
+        )
 
 
 def _asked(names: Sequence[str], mode: Mode) -> Mapping[str, str]:

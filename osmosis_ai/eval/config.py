@@ -170,6 +170,12 @@ class EvalConfig:
             stall_sec=evaluation.stall_sec,
         )
 
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """The variables whose values are never written down."""
+        key = self.file.model.api_key_env
+        return (*self.file.secrets.required, *([] if key is None else [key]))
+
     def check_secrets(self, environ: Mapping[str, str]) -> None:
         """Raise ConfigError, naming all of them, where required secrets are not set."""
         missing = [name for name in self.file.secrets.required if not environ.get(name)]

@@ -20,6 +20,7 @@ from osmosis_ai.eval.runner import EvalResult, Progress, choose_max_in_flight, r
 from osmosis_ai.eval.selection import select_rows
 from osmosis_ai.eval.spool import spool_rows
 from osmosis_ai.eval.store import RunStore, open_run
+from osmosis_ai.redaction import SECRET_NAMES_VARIABLE, hide
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.driver.choose import open_driver
 
@@ -100,6 +101,8 @@ async def evaluate(
     """
     options, told = options or RunOptions(), observer or Observer()
     config.check_secrets(environ)
+    secret_names = config.secret_names
+    hide(environ[name] for name in secret_names if name in environ)
     if config.file.advanced:
         logger.warning("[advanced] is for hosted runs, and ignored here")
     for unmet in () if options.isolated else find_unmet(config.rollout_dir):
@@ -117,7 +120,8 @@ async def evaluate(
         retried=options.retried,
     ) as store:
         told.opened(store.run, store.notes)
-        with _environment(config.file.env):
+        hidden = {SECRET_NAMES_VARIABLE: ",".join(secret_names)}
+        with _environment({**config.file.env, **hidden}):
             async with open_driver(
                 entrypoint=config.entrypoint,
                 project_path=config.rollout_dir,

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationErro
 from pydantic.dataclasses import dataclass
 
 from osmosis_ai.eval.outcome import Outcome, Verdict
+from osmosis_ai.redaction import redact
 from osmosis_ai.rollout.driver.base import RolloutItem, seed_for
 from osmosis_ai.rollout.safe_json import safe_text
 from osmosis_ai.rollout.types import ExecutionOutcome, RolloutId, RolloutTiming
@@ -100,7 +101,7 @@ def make_record(
         reward=verdict.reward,
         error_phase=verdict.phase,
         error_category=verdict.category,
-        error_message=None if verdict.message is None else _shortened(safe_text(verdict.message)),
+        error_message=None if verdict.message is None else _told(verdict.message),
         calls=None if usage is None else usage.calls,
         failed_calls=None if usage is None else usage.failed_calls,
         retries=None if usage is None else usage.retries,
@@ -151,6 +152,10 @@ _ADAPTER = TypeAdapter(Record)
 
 _KEYS = {"try" if field.name == "try_index" else field.name: field.name for field in fields(Record)}
 """The keys of a line, and the fields they are."""
+
+
+def _told(message: str) -> str:
+    return _shortened(redact(safe_text(message)))
 
 
 def _shortened(text: str) -> str:

@@ -7,6 +7,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from osmosis_ai.redaction import redact_json
 from osmosis_ai.rollout.context import RolloutContext
 
 logger = logging.getLogger(__name__)
@@ -61,8 +62,11 @@ def make_artifacts_dir(rollout_id: str, *, context: RolloutContext | None = None
 def replace_file(folder: str, name: str, data: bytes) -> None:
     """Write a file as a whole, so that nobody reads half of it; the folder is made if it is not.
 
-    A link in its place is replaced, not followed. A power cut may lose it.
+    A link in its place is replaced, not followed. A power cut may lose it. JSON is written without
+    secrets.
     """
+    if name.endswith(".json"):
+        data = redact_json(data)
     temporary = f"{folder}/.{name}.tmp"
     try:
         descriptor = _open_new(temporary)

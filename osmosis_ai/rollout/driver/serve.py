@@ -15,6 +15,7 @@ from types import ModuleType
 from osmosis_ai._extras import requires_extra
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.launch import import_path
+from osmosis_ai.redaction import hide_variables
 from osmosis_ai.rollout.driver.lifeline import hold_lifeline
 
 with requires_extra("server", "serving a rollout"):
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str]) -> None:
     lifeline = os.environ.pop(LIFELINE_VARIABLE, None)
     if lifeline is not None:
         hold_lifeline(int(lifeline))
+    hide_variables()
     entrypoint, *roots = map(Path, arguments)
     serve_entrypoint(entrypoint, roots, port=int(os.environ.get(PORT_VARIABLE, DEFAULT_PORT)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from osmosis_ai.environment import outside_variables
 from osmosis_ai.errors import BackendError
-from osmosis_ai.log_file import last_words
+from osmosis_ai.log_file import LogSink
 from osmosis_ai.rollout.artifacts import ARTIFACT_ROOT_VARIABLE
 from osmosis_ai.rollout.client.server_client import open_server_client
 from osmosis_ai.rollout.driver.serve import LIFELINE_VARIABLE, PORT_VARIABLE
@@ -37,7 +37,7 @@ class ServerProcess:
     url: str
     entrypoint: Path
     process: asyncio.subprocess.Process
-    log: Path
+    log: LogSink
 
     async def wait(self) -> BackendError:
         """Wait until the server has ended, and say so with its last words."""
@@ -47,8 +47,8 @@ class ServerProcess:
     def problem(self, what: str) -> BackendError:
         """An error that shows the server's last words."""
         return BackendError(
-            f"the server of {self.entrypoint} {what}. Its log, {self.log}, ends:\n"
-            f"{last_words(self.log)}"
+            f"the server of {self.entrypoint} {what}. Its log, {self.log.path}, ends:\n"
+            f"{self.log.last_words()}"
         )
 
 
@@ -77,7 +77,7 @@ async def start_server(
     }
     arguments = [_absolute(path) for path in (entrypoint, *import_roots)]
     artifact_root.parent.mkdir(parents=True, exist_ok=True)
-    log = artifact_root.parent / "server.log"
+    log = LogSink(artifact_root.parent / "server.log")
     # The server's side holds the end that is read, and sees when this process is gone.
     lifeline, ours = os.pipe()
     try:
@@ -103,9 +103,9 @@ _LAUNCHER = ("-m", "osmosis_ai.rollout.driver.serve")
 
 
 async def _spawn(
-    command: Sequence[str], lifeline: int, log: Path, *, cwd: Path, variables: Mapping[str, str]
+    command: Sequence[str], lifeline: int, log: LogSink, *, cwd: Path, variables: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
-    with log.open("ab") as output:
+    with log.writable() as output:
         return await asyncio.create_subprocess_exec(
             *command,
             cwd=cwd,
