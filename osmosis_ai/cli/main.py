@@ -53,6 +53,14 @@ GROUPS: Mapping[str, Group] = {
         {
             "serve": Command("osmosis_ai.cli.serve:serve", "Serve a rollout over HTTP."),
             "check": Command("osmosis_ai.cli.rollout:check", "Say what a rollout is and lacks."),
+            "outbox": Group(
+                "Answers that did not reach their controllers.",
+                {
+                    "list": Command("osmosis_ai.cli.outbox:list_answers", "List them."),
+                    "retry": Command("osmosis_ai.cli.outbox:retry", "Have them posted again."),
+                    "drop": Command("osmosis_ai.cli.outbox:drop", "Erase them for good."),
+                },
+            ),
         },
     ),
 }

@@ -175,6 +175,7 @@ CHECKED: dict[str, Callable[[list[str]], None]] = {
     "python rollouts/multiply/main.py": check_file,
     "osmosis eval run configs/eval/real.toml": check_config,
     "osmosis rollout serve ": accept,
+    "osmosis rollout outbox retry ": accept,
     "cd ": accept,
     "export ": accept,
 }

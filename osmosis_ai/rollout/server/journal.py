@@ -169,6 +169,20 @@ class Journal:
             statements.extend((_ANSWER, _answer_row(answer)) for answer in entry.answers)
         await self._commit(statements)
 
+    async def owe_again(self, rollout_ids: Iterable[str]) -> None:
+        """Owe answers once more that were refused or given up."""
+        await self._commit([(_OWE_LOST, (rollout_id,)) for rollout_id in rollout_ids])
+
+    async def drop(self, rollout_ids: Iterable[str]) -> None:
+        """Owe nothing more of these rollouts; their answers and keys are erased."""
+        await self._commit(
+            [
+                (statement, (rollout_id,))
+                for rollout_id in rollout_ids
+                for statement in (_DROP, _FORGET_KEY)
+            ]
+        )
+
     def settle(self, rollout_id: str, kind: AnswerKind, state: AnswerState) -> None:
         """Note that an answer needs no further post.
 
@@ -266,7 +280,7 @@ def lock_journal(path: Path, journal_class: type[J]) -> J:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as exc:
         raise RunError(f"the journal {path} cannot be opened: {exc}") from exc
     try:
@@ -292,7 +306,18 @@ def remove_journal(path: Path) -> None:
     """Delete a journal's files."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-    _lock_path(path).unlink(missing_ok=True)
+    lock_path(path).unlink(missing_ok=True)
+
+
+def lock_path(path: Path) -> Path:
+    """The file whose lock says that a server holds the journal."""
+    return path.with_name(path.name + ".lock")
+
+
+def read_journal(path: Path) -> list[Entry]:
+    """Everything in a journal, whoever holds it; raises sqlite3.Error where it is unreadable."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        return _read_entries(connection)
 
 
 def is_locked(path: Path) -> bool:
@@ -333,6 +358,9 @@ UPDATE rollout SET completion_url = ?, grader_url = coalesce(?, grader_url), cal
 _OWE_AGAIN = "UPDATE answer SET state = 'owed' WHERE rollout_id = ? AND state <> 'dropped'"
 _OWE_LOST = """
 UPDATE answer SET state = 'owed' WHERE rollout_id = ? AND state IN ('refused', 'expired')
+"""
+_DROP = """
+UPDATE answer SET state = 'dropped', body = x'' WHERE rollout_id = ? AND state <> 'delivered'
 """
 _UNFINISHED = """
 IN (SELECT id FROM rollout WHERE
@@ -473,7 +501,3 @@ def _read_entries(
 def _last_write(path: Path) -> float:
     log = path.with_name(path.name + "-wal")
     return max(one.stat().st_mtime for one in (path, log) if one.exists())
-
-
-def _lock_path(path: Path) -> Path:
-    return path.with_name(path.name + ".lock")
