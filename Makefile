@@ -2,7 +2,7 @@
 # Environments are made in .venv/ as needed, with the newest Python found: see tools/.
 
 core = tools/environment core newest constraints/core.txt -e '.[eval,parquet]' --group dev
-floor = tools/environment floor oldest constraints/floor.txt -e '.[eval,parquet]' --group test
+floor = tools/environment floor oldest constraints/floor.txt -e '.[eval,parquet]' --group test --group tool
 # What one resolution cannot hold has environments of its own: frameworks, Harbor, data sets.
 strands = tools/environment strands newest constraints/strands.txt -e '.[server,strands,litellm]' --group strands
 openai-agents = tools/environment openai-agents newest constraints/openai-agents.txt \
@@ -64,8 +64,8 @@ upgrade: ## renew constraints/: the newest of everything, and the oldest we allo
 	@env=$$($(core)) && export UV_PYTHON_DOWNLOADS=never UV_SYSTEM_CERTS=1 && \
 	pins() { $$env/$(compile) "$$@" pyproject.toml; } && \
 	pins --python-version 3.11 --extra eval --extra parquet --group dev --output-file constraints/core.txt && \
-	pins --python-version 3.11 --extra eval --extra parquet --group test --resolution lowest-direct \
-		--output-file constraints/floor.txt && \
+	pins --python-version 3.11 --extra eval --extra parquet --group test --group tool \
+		--resolution lowest-direct --output-file constraints/floor.txt && \
 	for name in strands openai-agents; do \
 		pins --python-version 3.11 --extra server --extra litellm --extra $$name --group $$name \
 			--output-file constraints/$$name.txt || exit 1; \
