@@ -25,6 +25,10 @@ class Naps:
     async def __call__(self, seconds: float) -> None:
         self.slept.append(seconds)
 
+    def now(self) -> float:
+        """The time it would be by now."""
+        return sum(self.slept)
+
 
 @pytest.fixture
 def naps() -> Naps:
@@ -33,7 +37,7 @@ def naps() -> Naps:
 
 @pytest.fixture
 async def client(naps: Naps) -> AsyncIterator[HttpClient]:
-    client = HttpClient(sleep=naps, random=lambda: 1.0)
+    client = HttpClient(sleep=naps, random=lambda: 1.0, clock=naps.now)
     yield client
     client.close()
 
@@ -306,6 +310,58 @@ async def test_a_connection_under_way_is_given_up_when_the_target_moves(
         target.move(Target(f"{receiver.url}/newest"))
         assert await task == b"{}"
     assert receiver.posts[-1].path == "/newest"
+
+
+async def test_what_is_taken_in_the_moment_of_a_move_goes_to_the_new_place_too(
+    client: HttpClient,
+) -> None:
+    """Whoever took it may be dead, which is why the target moves."""
+    async with receiving() as old, receiving() as new:
+
+        class Moving(Target):
+            """Moves when its answer is there and nobody has looked at it yet."""
+
+            def __setattr__(self, name: str, value: object) -> None:
+                super().__setattr__(name, value)
+                if name == "interrupt" and value is None and old.posts and self.moves == 0:
+                    self.move(Target(new.url))
+
+        assert await post(client, Moving(old.url), b"{}") == b"{}"
+    assert (len(old.posts), len(new.posts)) == (1, 1)
+
+
+async def test_with_a_window_attempts_go_on_until_it_is_over(
+    receiver: Receiver, naps: Naps, client: HttpClient
+) -> None:
+    receiver.replies = [reply(503)] * 50
+    with pytest.raises(ProtocolError, match="attempt 17"):
+        await post(client, Target(receiver.url), b"{}", window_sec=600)
+    assert naps.slept[:8] == [0.5, 1, 2, 4, 8, 16, 32, 60]
+    assert max(naps.slept) == 60
+    assert sum(naps.slept[:-1]) < 600 <= sum(naps.slept)
+
+
+async def test_a_refusal_ends_a_window(receiver: Receiver, client: HttpClient) -> None:
+    receiver.replies = [reply(503), reply(410)]
+    with pytest.raises(ProtocolError, match="410"):
+        await post(client, Target(receiver.url), b"{}", window_sec=600)
+    assert len(receiver.posts) == 2
+
+
+async def test_a_move_opens_a_new_window(receiver: Receiver, naps: Naps) -> None:
+    target = Target(receiver.url)
+
+    async def sleep(seconds: float) -> None:
+        await naps(seconds)
+        if target.moves == 0 and naps.now() > 500:
+            target.move(Target(receiver.url))
+
+    client = HttpClient(sleep=sleep, clock=naps.now, random=lambda: 1.0)
+    receiver.replies = [reply(503)] * 99
+    with pytest.raises(ProtocolError):
+        await post(client, target, b"{}", window_sec=600)
+    assert naps.now() > 1100
+    client.close()
 
 
 async def test_keys_that_a_receiver_sends_back_are_not_shown(

@@ -27,12 +27,14 @@ class Job:
     recipient: Recipient = field(repr=False)
     admitted: asyncio.Future[bool] | None = field(default=None, repr=False)
     """Whether it could be written down, once that is known; None where nothing is written."""
+    has_begun: bool = False
     completion: ExecutionResult | None = None
     grade: ExecutionResult | None = None
     _snapshot: SafeJson | None = field(default=None, repr=False)
 
     async def run(self, backend: ExecutionBackend) -> None:
         """Run it, give each answer exactly once whatever the backend does, and archive it."""
+        self.has_begun = True
         wants_grade = self.recipient.wants_grade or backend.capture_final_result
         rest: ExecutionResult | None = None
         try:
@@ -59,7 +61,7 @@ class Job:
             return otherwise
         completion, grade = self.completion, self.grade
         if completion is None:
-            return Outcome(RolloutStatus.RUNNING)
+            return Outcome(RolloutStatus.RUNNING if self.has_begun else RolloutStatus.QUEUED)
         if grade is None or not completion.succeeded:
             return Outcome(completion.status, err_message=completion.err_message)
         if grade.succeeded and grade.sample is not None and not grade.sample.remove_sample:

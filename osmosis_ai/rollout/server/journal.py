@@ -136,7 +136,6 @@ class Journal:
         self._prune_at = 0.0
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._reader = _connect(path)
-        self._reader.executescript(_SCHEMA)
         self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
         self._thread.start()
 
@@ -162,11 +161,19 @@ class Journal:
         )
 
     async def adopt(self, entries: Iterable[Entry]) -> None:
-        """Take over what other journals know; what this one knows already stays."""
+        """Take over what other journals know; what this one knows already stays.
+
+        Answers come together or not at all: two executions of one rollout must not be mixed.
+        """
         statements: list[_Statement] = []
         for entry in entries:
-            statements.append((_ADOPT, _accepted_row(entry.accepted)))
-            statements.extend((_ANSWER, _answer_row(answer)) for answer in entry.answers)
+            accepted = entry.accepted
+            statements.append((_ADOPT, _accepted_row(accepted)))
+            which = _ADOPT_FIRST_ANSWER
+            for answer in entry.answers:
+                values = (*_answer_row(answer), accepted.rollout_id, accepted.digest)
+                statements.append((which, values))
+                which = _ADOPT_NEXT_ANSWER
         await self._commit(statements)
 
     async def owe_again(self, rollout_ids: Iterable[str]) -> None:
@@ -293,6 +300,9 @@ def lock_journal(path: Path, journal_class: type[J]) -> J:
     except (OSError, sqlite3.Error) as exc:
         os.close(lock)
         raise RunError(f"the journal {path} cannot be opened: {exc}") from exc
+    except RunError:
+        os.close(lock)
+        raise
 
 
 def abandoned_journals(folder: Path, *, max_age_sec: float) -> list[Path]:
@@ -322,10 +332,11 @@ def read_journal(path: Path) -> list[Entry]:
 
 def is_locked(path: Path) -> bool:
     """Whether a running server holds the journal."""
-    try:
-        open_journal(path).close()
-    except RunError:
-        return True
+    with suppress(FileNotFoundError), open(lock_path(path), "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
@@ -350,6 +361,15 @@ CREATE INDEX IF NOT EXISTS owed ON answer (state) WHERE state = 'owed';
 
 _ACCEPT = "INSERT OR REPLACE INTO rollout VALUES (?, ?, ?, ?, ?, ?, ?)"
 _ADOPT = "INSERT OR IGNORE INTO rollout VALUES (?, ?, ?, ?, ?, ?, ?)"
+_ADOPT_FIRST_ANSWER = """
+INSERT INTO answer SELECT ?1, ?2, ?3, ?4, ?5 FROM rollout WHERE id = ?6 AND digest = ?7
+  AND NOT EXISTS (SELECT 1 FROM answer WHERE rollout_id = ?6)
+"""
+# After a first answer that was taken.
+_ADOPT_NEXT_ANSWER = """
+INSERT INTO answer SELECT ?1, ?2, ?3, ?4, ?5 FROM rollout WHERE id = ?6 AND digest = ?7
+  AND changes() > 0
+"""
 _ANSWER = "INSERT OR IGNORE INTO answer VALUES (?, ?, ?, ?, ?)"
 _REDIRECT = """
 UPDATE rollout SET completion_url = ?, grader_url = coalesce(?, grader_url), callback_key = ?
@@ -404,10 +424,29 @@ class _Write:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA secure_delete = ON")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new journal; RunError for one that is laid out otherwise."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == SCHEMA_VERSION:
+        return
+    if version != 0:
+        raise RunError(
+            f"the journal {path} was written by another version of this package; let that one "
+            "deliver what it owes, or move the file away"
+        )
+    connection.executescript(_SCHEMA)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _commit_batch(connection: sqlite3.Connection, batch: Sequence[_Write]) -> None:
@@ -500,4 +539,8 @@ def _read_entries(
 
 def _last_write(path: Path) -> float:
     log = path.with_name(path.name + "-wal")
-    return max(one.stat().st_mtime for one in (path, log) if one.exists())
+    written = 0.0
+    for one in (path, log):
+        with suppress(FileNotFoundError):  # another server may be taking it over
+            written = max(written, one.stat().st_mtime)
+    return written

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from osmosis_ai.rollout.server.journal import (
     Entry,
     Journal,
     abandoned_journals,
+    is_locked,
     open_journal,
 )
 from osmosis_ai.rollout.server.lease import Lease
@@ -50,31 +52,35 @@ def open_new_journal(folder: Path) -> Journal:
 async def adopt_abandoned(journal: Journal) -> None:
     """Take over the journals beside this one that no server holds any more, newest first."""
     for path in reversed(abandoned_journals(journal.path.parent, max_age_sec=MAX_AGE_SEC)):
-        if path == journal.path:
+        if is_locked(path):
             continue
         try:
-            other = open_journal(path)
-        except RunError as exc:
-            logger.debug("%s", exc)
-            continue
-        try:
-            await journal.adopt(other.entries())
-        except BaseException:  # what is not taken over must stay for the next one
-            other.close()
-            raise
-        other.close(remove=True)
-        logger.info("took over the journal %s", path.name)
+            await _adopt(journal, path)
+        except (RunError, sqlite3.Error) as exc:
+            logger.warning("the journal %s is not taken over: %s", path, exc)
+        else:
+            logger.info("took over the journal %s", path.name)
+
+
+async def _adopt(journal: Journal, path: Path) -> None:
+    other = open_journal(path)
+    is_taken = False
+    try:
+        await journal.adopt(other.entries())
+        is_taken = True
+    finally:
+        other.close(remove=is_taken)
 
 
 async def finish_unfinished(journal: Journal) -> list[Mailbox]:
     """Give each rollout that was not brought to its end an answer; return what is to be posted."""
-    await journal.answer(
-        *(
-            _restarted(entry.accepted.rollout_id, kind)
-            for entry in journal.unfinished()
-            for kind in entry.missing
-        )
-    )
+    missing = [
+        _restarted(entry.accepted.rollout_id, kind)
+        for entry in journal.unfinished()
+        for kind in entry.missing
+    ]
+    if missing:
+        await journal.answer(*missing)
     return [
         mailbox_from(entry)
         for entry in journal.unfinished()

@@ -87,8 +87,7 @@ def add_report(
     """
     try:
         folder = _folder(rollout_id, artifact_root)
-        with open(f"{folder}/trajectory.json", "rb") as file:
-            trajectory: Trajectory = orjson.loads(file.read())
+        trajectory = _read(f"{folder}/trajectory.json")
         matched, unmatched = _split(report)
         merge_report(
             trajectory,
@@ -102,6 +101,13 @@ def add_report(
         logger.info("rollout %s: it has no trajectory for the controller's report", rollout_id)
     except Exception as exc:  # what is on the disk may be anything by now, and costs a report
         logger.warning("rollout %s: the late report is not saved: %s", rollout_id, exc)
+
+
+def _read(path: str) -> Trajectory:
+    # Not through a link: a rollout's own code may have put one there.
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        trajectory: Trajectory = orjson.loads(file.read())
+    return trajectory
 
 
 def _folder(rollout_id: str, root: str | os.PathLike[str] | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -25,6 +26,10 @@ SHORT = DrainLimits(finish_sec=0.05, cancel_sec=5.0, break_off_sec=5.0)
 """A drain that gives no rollout the time to end by itself."""
 
 
+QUICK = DrainLimits(finish_sec=5.0, cancel_sec=5.0, break_off_sec=5.0, deliver_sec=0.01)
+"""A drain that does not wait for answers to arrive which a journal keeps."""
+
+
 async def no_sleep(seconds: float) -> None:
     """Pauses between attempts take no time here."""
 
@@ -32,6 +37,22 @@ async def no_sleep(seconds: float) -> None:
 async def answer(ctx: AgentWorkflowContext[Any]) -> Any:
     """A workflow that always says 4."""
     return [*ctx.prompt, {"role": "assistant", "content": "4"}]
+
+
+class Counting:
+    """A workflow that counts its runs, and ends each when it may go on."""
+
+    def __init__(self, go_on: asyncio.Event | None = None) -> None:
+        self.runs = 0
+        self.started = asyncio.Event()
+        self.go_on = go_on
+
+    async def __call__(self, ctx: AgentWorkflowContext[Any]) -> Any:
+        self.runs += 1
+        self.started.set()
+        if self.go_on is not None:
+            await self.go_on.wait()
+        return await answer(ctx)
 
 
 async def exact(ctx: GraderContext) -> None:
