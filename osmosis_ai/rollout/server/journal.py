@@ -330,13 +330,18 @@ def read_journal(path: Path) -> list[Entry]:
         return _read_entries(connection)
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a running server holds the journal."""
-    with suppress(FileNotFoundError), open(lock_path(path), "rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+def is_held(path: Path) -> bool:
+    """Whether a running server holds a journal."""
+    try:
+        lock = os.open(lock_path(path), os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
     return False
 
 
@@ -429,7 +434,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
         _prepare(connection, path)
-    except BaseException:
+    except BaseException:  # whatever the file is: a connection left open would hold it
         connection.close()
         raise
     return connection

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -18,7 +16,7 @@ from osmosis_ai.rollout.server.journal import (
     AnswerState,
     Entry,
     Journal,
-    lock_path,
+    is_held,
     open_journal,
     read_journal,
 )
@@ -76,21 +74,6 @@ async def drop(folder: Path, *, only: Collection[str] | None = None) -> list[str
     As `retry`, for answers that are owed too.
     """
     return await _decide(folder, only, states=WAITING, drop=True)
-
-
-def is_held(path: Path) -> bool:
-    """Whether a running server holds a journal."""
-    try:
-        lock = os.open(lock_path(path), os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 async def _decide(

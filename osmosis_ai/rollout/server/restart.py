@@ -22,7 +22,7 @@ from osmosis_ai.rollout.server.journal import (
     Entry,
     Journal,
     abandoned_journals,
-    is_locked,
+    is_held,
     open_journal,
 )
 from osmosis_ai.rollout.server.lease import Lease
@@ -52,7 +52,7 @@ def open_new_journal(folder: Path) -> Journal:
 async def adopt_abandoned(journal: Journal) -> None:
     """Take over the journals beside this one that no server holds any more, newest first."""
     for path in reversed(abandoned_journals(journal.path.parent, max_age_sec=MAX_AGE_SEC)):
-        if is_locked(path):
+        if is_held(path):
             continue
         try:
             await _adopt(journal, path)
