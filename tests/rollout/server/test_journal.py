@@ -147,14 +147,14 @@ async def test_newer_urls_make_every_answer_owed_again(journal: Journal) -> None
 async def test_a_journal_of_a_running_server_cannot_be_opened(journal: Journal, path: Path) -> None:
     with pytest.raises(RunError, match="belongs to a server that is running"):
         open_journal(path)
-    assert journals.is_locked(path)
+    assert journals.is_held(path)
 
 
 async def test_what_was_written_is_there_for_the_next_server(path: Path) -> None:
     first = open_journal(path)
     await first.accept(accepted())
     first.close()
-    assert not journals.is_locked(path)
+    assert not journals.is_held(path)
     second = open_journal(path)
     assert [entry.accepted.rollout_id for entry in second.entries()] == ["r1"]
     second.close()

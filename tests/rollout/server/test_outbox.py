@@ -14,9 +14,10 @@ from osmosis_ai.rollout.server.journal import (
     AnswerKind,
     AnswerState,
     Journal,
+    is_held,
     open_journal,
 )
-from osmosis_ai.rollout.server.outbox import drop, is_held, list_waiting, retry
+from osmosis_ai.rollout.server.outbox import drop, list_waiting, retry
 
 BODY = b'{"secret": "in the answer"}'
 
