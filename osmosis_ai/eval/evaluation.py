@@ -174,12 +174,17 @@ def _header(
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set a config's `[env]` while its rollouts run, and put back what was there."""
+    """Set a config's `[env]` while its rollouts run, and put back what was there.
+
+    The working directory too: a workflow may change it, and paths are told from here.
+    """
     before = {name: os.environ.get(name) for name in variables}
+    here = os.getcwd()
     os.environ.update(variables)
     try:
         yield
     finally:
+        os.chdir(here)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -78,6 +78,18 @@ async def test_the_environment_of_the_config_is_set_meanwhile(
     assert capsys.readouterr().out == "imported hello\n" * 2
 
 
+async def test_a_workflow_that_changes_the_working_directory_changes_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed at the end names paths that can be copied to the shell it stands in."""
+    path = make_demo(tmp_path, "one")
+    main = tmp_path / "rollouts" / "demo" / "main.py"
+    main.write_text(main.read_text() + "\nimport os\n\nos.chdir('/')\n")
+    monkeypatch.chdir(tmp_path)
+    await evaluate(load_config(path))
+    assert Path.cwd() == tmp_path
+
+
 async def test_options_choose_rows_name_and_tries(tmp_path: Path) -> None:
     config = load_config(make_demo(tmp_path, "one", "two", "judge"))
     options = RunOptions(name="mine", rows="0,2", max_in_flight=1)
