@@ -28,13 +28,15 @@ print(sink.last_words())
 FULL = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
 """
+ROOM_AGAIN = "resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))"
 
 
-def shown(path: Path, *secrets: str, before: str = "") -> str:
+def shown(path: Path, *secrets: str, before: str = "", after: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "-c", before + PROGRAM, str(path), *secrets],
+        [sys.executable, "-c", before + PROGRAM + after, str(path), *secrets],
         capture_output=True,
         check=True,
         text=True,
@@ -57,7 +59,7 @@ def test_secrets_are_left_out_and_every_other_byte_is_kept(tmp_path: Path) -> No
 
 def test_a_disk_that_takes_no_more_does_not_stop_the_program(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert shown(log, "hunter2", before=FULL) == "one\nkey=\n"
+    assert shown(log, "hunter2", before=FULL, after=ROOM_AGAIN) == "one\nkey=\n"
 
 
 def test_the_end_of_a_long_log_is_its_last_lines(tmp_path: Path) -> None:
