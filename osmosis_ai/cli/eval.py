@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import typer
 
 from osmosis_ai.cli import flags
 from osmosis_ai.cli.dry_run import print_plan
+from osmosis_ai.cli.groups import group_sections, groups_beside
 from osmosis_ai.cli.interrupt import run_interruptible
 from osmosis_ai.cli.mode import Mode, Stopped
 from osmosis_ai.cli.output import print_operation
@@ -18,6 +20,7 @@ from osmosis_ai.cli.results import result_sections, run_data, short_path
 from osmosis_ai.cli.secrets import secrets_set
 from osmosis_ai.cli.watcher import Watcher
 from osmosis_ai.errors import OsmosisError
+from osmosis_ai.eval.breakdown import GroupSummary
 from osmosis_ai.eval.config import EvalConfig, load_config
 from osmosis_ai.eval.evaluation import RunOptions, evaluate
 from osmosis_ai.eval.metrics import Summary, find_doubts
@@ -40,6 +43,7 @@ def run(
     retry_failed: flags.RetryFailed = False,
     retry_no_result: flags.RetryNoResult = False,
     min_scored: flags.MinScored = None,
+    by: flags.By = None,
     driver: flags.Driver = None,
     server: flags.Server = None,
     listen: flags.Listen = None,
@@ -58,28 +62,38 @@ def run(
         return
     options = flags.run_options(ctx.params)
     with secrets_set(loaded.file.secrets.required, file=secrets_file, mode=mode):
-        raise typer.Exit(_run(loaded, options, mode, min_scored=min_scored))
+        raise typer.Exit(_run(loaded, options, _Wishes(mode, min_scored, by)))
 
 
-def _run(config: EvalConfig, options: RunOptions, mode: Mode, *, min_scored: float | None) -> int:
+class _Wishes(NamedTuple):
+    """How a person wants to be told of a run."""
+
+    mode: Mode
+    min_scored: float | None
+    by: str | None
+
+
+def _run(config: EvalConfig, options: RunOptions, wishes: _Wishes) -> int:
+    mode = wishes.mode
     with Watcher(mode) as watcher:
         result = run_interruptible(evaluate(config, options=options, observer=watcher))
     if result is None or watcher.run is None:
         return _print_stopped(watcher.run, mode)
-    return _print_result(watcher.run, result, mode, min_scored=min_scored)
+    return _print_result(watcher.run, result, wishes)
 
 
-def _print_result(run: Run, result: EvalResult, mode: Mode, *, min_scored: float | None) -> int:
+def _print_result(run: Run, result: EvalResult, wishes: _Wishes) -> int:
     """Show what was measured; the exit code says whether all is done, and enough is scored."""
-    summary = result.summary
+    summary, (mode, min_scored, by) = result.summary, wishes
+    groups = groups_beside(run, by, mode=mode)
     is_whole = result.halted_by is None and not summary.pending
     print_operation(
         "eval.run",
         status="success" if is_whole else "partial",
-        resource=run_data(run, summary, result.timing),
+        resource=run_data(run, summary, result.timing) | _grouped(by, groups),
         message=_message(result),
         next_steps=list(_next_steps(run, result)),
-        sections=result_sections(run, summary, result.timing),
+        sections=[*result_sections(run, summary, result.timing), *group_sections(by, groups)],
         mode=mode,
     )
     for doubt in find_doubts(summary):
@@ -90,6 +104,10 @@ def _print_result(run: Run, result: EvalResult, mode: Mode, *, min_scored: float
         print_problem(_too_few(summary, min_scored), mode=mode, command="eval run")
         return 1
     return 0 if is_whole else 1
+
+
+def _grouped(by: str | None, groups: Sequence[GroupSummary]) -> dict[str, Any]:
+    return {} if by is None else {"by": by, "groups": [group.to_json() for group in groups]}
 
 
 def _message(result: EvalResult) -> str:

@@ -92,6 +92,14 @@ MinScored: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+By: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="Show the numbers for each value of a metadata key too.",
+        show_default=False,
+    ),
+]
 Driver: TypeAlias = Annotated[
     str | None,
     typer.Option(help="How rollouts are reached: in-process, process or http.", show_default=False),

@@ -120,14 +120,22 @@ def print_list(
             console().print(Text(f"{len(items)} of {total}; {more}", style="dim"))
 
 
-def print_sections(sections: Sequence[Section], *, mode: Mode, file: IO[str] | None = None) -> None:
-    """Facts for a person, or a line for each."""
+def print_sections(
+    sections: Sequence[Section],
+    *,
+    mode: Mode,
+    file: IO[str] | None = None,
+    with_titles: bool = False,
+) -> None:
+    """Facts for a person, or a line for each; plain lines have no titles unless asked for."""
     if mode is not Mode.PLAIN:
         out = console(file)
         for section in sections:
             out.print(_block(section, narrow=out.width < NARROW))
         return
     for section in sections:
+        if with_titles:
+            print(section.title, file=file)
         for fact in section.facts:
             note = f" ({fact.note})" if fact.note else ""
             print(f"{fact.label}: {fact.value}{note}", file=file)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from osmosis_ai.cli.groups import find_groups
 from osmosis_ai.cli.mode import Misuse, Mode
 from osmosis_ai.cli.output import print_detail, print_list, print_sections
 from osmosis_ai.cli.problem import print_warning
@@ -25,7 +26,6 @@ from osmosis_ai.cli.results import (
 )
 from osmosis_ai.cli.transcript import read_messages, transcript_sections
 from osmosis_ai.errors import RunError
-from osmosis_ai.eval.breakdown import measure_groups
 from osmosis_ai.eval.config import EVALS_DIR, find_workspace
 from osmosis_ai.eval.measured import measure_run
 from osmosis_ai.eval.metrics import Summary
@@ -117,7 +117,7 @@ def evals_dir_for(run: str) -> Path:
 
 
 def _print_groups(run: Run, key: str, *, limit: int | None, mode: Mode) -> None:
-    groups = measure_groups(run, key, workspace=run.paths.folder.resolve().parents[2])
+    groups = find_groups(run, key)
     shown = groups[:limit]
     print_list(
         [group.to_json() for group in shown],
@@ -136,10 +136,10 @@ def _print_records(
         raise Misuse(f"run {run.name!r} takes the rows {run.selection}, and not row {row}")
     found = sorted(_choose(run, row=row, failed=failed), key=_place)
     shown = found[:limit]
-    if row is not None and mode is Mode.RICH:
+    if row is not None and mode is not Mode.JSON:
         for record in shown:
             told = transcript_sections(run.paths.rollouts / record.rollout_id)
-            print_sections([record_section(record, run), *told], mode=mode)
+            print_sections([record_section(record, run), *told], mode=mode, with_titles=True)
         return
     print_list(
         [_data(record, run, with_messages=row is not None) for record in shown],

@@ -75,3 +75,38 @@ def test_an_adaptive_run_says_from_where_to_where(workspace: Path, capsys: Captu
     )
     timing = json.loads((workspace / ".osmosis/evals/demo/timing.json").read_bytes())
     assert timing["sessions"][0]["adaptive"][0] == {"at_sec": 0.0, "in_flight": 4, "why": "start"}
+
+
+def test_the_numbers_are_shown_for_each_value_of_a_key(workspace: Path, capsys: Capture) -> None:
+    rows = [
+        {"user_prompt": word, "ground_truth": label, "metadata": {"level": level}}
+        for word, label, level in (("a", "a", 1), ("b", "x", 2), ("c", "c", 2))
+    ]
+    (workspace / "data/demo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["eval", "run", CONFIG_PATH, "--plain", "--by", "level"]) == 0
+    out = capsys.readouterr().out
+    assert "1: 1.0000 (mean over 1 rollouts of 1 rows; pass rate 100.0%)\n" in out
+    assert "2: 0.5000 (mean over 2 rollouts of 2 rows; pass rate 50.0%)\n" in out
+    assert main(["eval", "run", CONFIG_PATH, "--json", "--by", "level"]) == 0
+    resource = json.loads(capsys.readouterr().out)["resource"]
+    assert resource["by"] == "level"
+    assert [group["mean"]["value"] for group in resource["groups"]] == [1.0, 0.5]
+    assert main(["eval", "run", CONFIG_PATH, "--by", "level"]) == 0
+    assert "By level\n" in capsys.readouterr().out
+
+
+def test_a_key_that_no_row_has_costs_no_result(workspace: Path, capsys: Capture) -> None:
+    assert main(["eval", "run", CONFIG_PATH, "--json", "--by", "levle"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["resource"]["groups"] == []
+    assert "--by 'levle': no row has it" in captured.err
+
+
+def test_of_many_values_the_first_are_shown(workspace: Path, capsys: Capture) -> None:
+    rows = [
+        {"user_prompt": "a", "ground_truth": "a", "metadata": {"id": number}}
+        for number in range(60)
+    ]
+    (workspace / "data/demo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["eval", "run", CONFIG_PATH, "--by", "id"]) == 0
+    assert "By id (50 of 60 values)\n" in capsys.readouterr().out

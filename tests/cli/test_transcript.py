@@ -84,3 +84,23 @@ def test_a_row_is_shown_with_its_conversation(
     assert main(["eval", "show", "demo", "--row", "0", "--json"]) == 0
     (item,) = json.loads(capsys.readouterr().out)["items"]
     assert [message["role"] for message in item["messages"]] == ["user", "assistant"]
+
+
+def test_in_plain_lines_it_is_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    make_demo(tmp_path, "one")
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "run", "configs/eval/demo.toml", "-n", "2"]) == 0
+    capsys.readouterr()
+    assert main(["eval", "show", "demo", "--row", "0", "--plain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["row 0, attempt 0: scored", "Reward: 1", "Model calls: 1"]
+    first = lines.index("Conversation")
+    assert lines[first : first + 4] == [
+        "Conversation",
+        "user: one",
+        "assistant: one",
+        "row 0, attempt 1: scored",
+    ]
+    assert lines[-1] == "assistant: one!"

@@ -18,6 +18,9 @@ with requires_extra("server", "driving a rollout server"):
 TIMEOUT_SEC = 30.0
 """How long one answer of a server may take; none of its routes waits for a rollout."""
 
+INSTANCE_ID_HEADER = "X-Osmosis-Rollout-Instance-Id"
+"""What tells a server that was started here from another one on its port."""
+
 _TAKEN = frozenset({200, 202})
 _SHOWN_CHARS = 300
 
@@ -29,6 +32,8 @@ class Reply:
     status: int
     text: str
     retry_after: str | None = None
+    instance_id: str | None = None
+    """Whose answer it is, where a header says so."""
 
     @property
     def is_taken(self) -> bool:
@@ -66,7 +71,9 @@ class ServerClient:
 
     async def health(self) -> dict[str, Any]:
         """What the server says of itself; raises BackendError where it says nothing."""
-        return _object(self._expect_ok(await self._call("GET", "/health")))
+        reply = await self._call("GET", "/health")
+        said = _object(self._expect_ok(reply))
+        return said if reply.instance_id is None else {**said, "instance_id": reply.instance_id}
 
     def _expect_ok(self, reply: Reply) -> str:
         if reply.status != 200:
@@ -79,7 +86,13 @@ class ServerClient:
                 method, self.url + path, data=body, allow_redirects=False
             ) as answer:
                 text = await answer.text(errors="replace")
-                return Reply(answer.status, text, answer.headers.get("Retry-After"))
+                headers = answer.headers
+                return Reply(
+                    answer.status,
+                    text,
+                    retry_after=headers.get("Retry-After"),
+                    instance_id=headers.get(INSTANCE_ID_HEADER),
+                )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Reply(0, str(error) or type(error).__name__)
 

@@ -8,9 +8,9 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from osmosis_ai.environment import outside_variables
@@ -28,6 +28,14 @@ STOP_PATIENCE_SEC = 5.0
 
 _INSTANCE_ID_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
 _POLL_SEC = 0.05
+_HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.create_server((_HOST, 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,44 +70,83 @@ async def start_server(
     python: str | Path = sys.executable,
     start_patience_sec: float = START_PATIENCE_SEC,
     stop_patience_sec: float = STOP_PATIENCE_SEC,
+    choose_port: Callable[[], int] = free_port,
 ) -> AsyncIterator[ServerProcess]:
     """Start the server of an entrypoint and wait until it answers; stop its group at the end.
 
     It runs in `project_path`. What it prints is added to `server.log` beside `artifact_root`.
-    Raises BackendError with the end of that log where it does not come up.
+    Where somebody else has taken its port meanwhile, it is started once more on another. Raises
+    BackendError with the end of that log where it does not come up.
     """
-    port, instance_id = _free_port(), secrets.token_hex(16)
-    variables = {
-        PORT_VARIABLE: str(port),
-        ARTIFACT_ROOT_VARIABLE: _absolute(artifact_root),
-        _INSTANCE_ID_VARIABLE: instance_id,
-        "PYTHONUNBUFFERED": "1",
-    }
-    arguments = [_absolute(path) for path in (entrypoint, *import_roots)]
     artifact_root.parent.mkdir(parents=True, exist_ok=True)
-    log = LogSink(artifact_root.parent / "server.log")
-    # The server's side holds the end that is read, and sees when this process is gone.
-    lifeline, ours = os.pipe()
-    try:
-        process = await _spawn(
-            [str(python), *_LAUNCHER, *arguments],
-            lifeline,
-            log,
-            cwd=project_path,
-            variables={**_inherited(Path(python)), **variables},
-        )
-        server = ServerProcess(f"http://127.0.0.1:{port}", entrypoint, process, log)
-        try:
-            await _until_up(server, instance_id, start_patience_sec)
-            yield server
-        finally:
-            await _stop(process, stop_patience_sec)
-    finally:
-        os.close(lifeline)
-        os.close(ours)
+    launch = _Launch(
+        entrypoint,
+        command=(str(python), *_LAUNCHER, *map(_absolute, (entrypoint, *import_roots))),
+        project_path=project_path,
+        log=artifact_root.parent / "server.log",
+        variables={
+            **_inherited(Path(python)),
+            ARTIFACT_ROOT_VARIABLE: _absolute(artifact_root),
+            "PYTHONUNBUFFERED": "1",
+        },
+        start_patience_sec=start_patience_sec,
+        stop_patience_sec=stop_patience_sec,
+    )
+    async with AsyncExitStack() as stack:
+        yield await _start(launch, stack, choose_port)
 
 
 _LAUNCHER = ("-m", "osmosis_ai.rollout.driver.serve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launch:
+    """How a server is started, whatever its port."""
+
+    entrypoint: Path = field(kw_only=False)
+    command: Sequence[str]
+    project_path: Path
+    log: Path
+    variables: Mapping[str, str]
+    start_patience_sec: float
+    stop_patience_sec: float
+
+    @asynccontextmanager
+    async def at(self, port: int) -> AsyncIterator[ServerProcess]:
+        """The server at a port, up and ours."""
+        instance_id, log = secrets.token_hex(16), LogSink(self.log)
+        variables = {PORT_VARIABLE: str(port), _INSTANCE_ID_VARIABLE: instance_id}
+        # The server's side holds the end that is read, and sees when this process is gone.
+        lifeline, ours = os.pipe()
+        try:
+            process = await _spawn(
+                self.command,
+                lifeline,
+                log,
+                cwd=self.project_path,
+                variables={**self.variables, **variables},
+            )
+            server = ServerProcess(f"http://{_HOST}:{port}", self.entrypoint, process, log)
+            try:
+                await _until_up(server, instance_id, self.start_patience_sec)
+                yield server
+            finally:
+                await _stop(process, self.stop_patience_sec)
+        finally:
+            os.close(lifeline)
+            os.close(ours)
+
+
+async def _start(
+    launch: _Launch, stack: AsyncExitStack, choose_port: Callable[[], int]
+) -> ServerProcess:
+    port = choose_port()
+    try:
+        return await stack.enter_async_context(launch.at(port))
+    except BackendError:
+        if not _is_taken(port):
+            raise
+    return await stack.enter_async_context(launch.at(choose_port()))
 
 
 async def _spawn(
@@ -172,10 +219,12 @@ def _absolute(path: Path) -> str:
     return os.path.abspath(path)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+def _is_taken(port: int) -> bool:
+    try:
+        socket.create_server((_HOST, port)).close()
+    except OSError:
+        return True
+    return False
 
 
 def _ending(code: int) -> str:

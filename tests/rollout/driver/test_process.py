@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +19,7 @@ from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.driver.process import open_process_driver
 from osmosis_ai.rollout.driver.serve import LIFELINE_VARIABLE
-from osmosis_ai.rollout.driver.server_process import ServerProcess, start_server
+from osmosis_ai.rollout.driver.server_process import ServerProcess, free_port, start_server
 
 # A child of its own that tells who it is, ignores SIGTERM and would live for a minute.
 CHILD = """
@@ -148,6 +149,38 @@ async def test_another_server_on_the_port_is_not_ours(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="does not answer"):
         async with starting(tmp_path, text, start_patience_sec=3):
             pass
+
+
+async def test_a_server_of_ones_own_making_may_say_who_it_is_in_a_header(tmp_path: Path) -> None:
+    text = (
+        "import os\n"
+        "from fastapi import FastAPI, Response\n"
+        "app = FastAPI()\n"
+        "@app.get('/health')\n"
+        "def health(response: Response):\n"
+        "    mine = os.environ['_OSMOSIS_ROLLOUT_INSTANCE_ID']\n"
+        "    response.headers['x-osmosis-rollout-instance-id'] = mine\n"
+    )
+    async with starting(tmp_path, text) as server:
+        assert server.process.returncode is None
+
+
+async def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(tmp_path: Path) -> None:
+    """Between the choice of a port and the start of a server anybody may have it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = free_port()
+        ports = [free, taken.getsockname()[1]]
+        async with starting(tmp_path, SERVED, choose_port=ports.pop) as server:
+            assert server.url == f"http://127.0.0.1:{free}"
+    assert "ddress already in use" in (tmp_path / "run/server.log").read_text()
+
+
+async def test_a_port_is_not_changed_without_end(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BackendError, match="ended with exit code 3"):
+            async with starting(tmp_path, SERVED, choose_port=lambda: port):
+                pass
 
 
 async def test_a_server_that_dies_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
