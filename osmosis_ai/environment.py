@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.errors import ConfigError
-from osmosis_ai.log_file import last_words
+from osmosis_ai.log_file import LogSink
 from osmosis_ai.packaging import check_is_ours, sdk_wheel
 
 
@@ -167,7 +167,8 @@ async def _make(recipe: _Recipe, place: _Place, lock: int, isolation: Isolation)
 
 
 async def _run(command: Sequence[str], recipe: _Recipe, place: _Place, lock: int) -> None:
-    with place.log.open("ab") as output:
+    log = LogSink(place.log)
+    with log.writable() as output:
         process = await asyncio.create_subprocess_exec(
             *command,
             cwd=recipe.rollout_dir,
@@ -188,7 +189,7 @@ async def _run(command: Sequence[str], recipe: _Recipe, place: _Place, lock: int
     if code:
         raise ConfigError(
             f"the environment of {recipe.rollout_dir} cannot be made with {recipe.tool}. The log, "
-            f"{place.log}, ends:\n{last_words(place.log)}"
+            f"{log.path}, ends:\n{log.last_words()}"
         )
 
 

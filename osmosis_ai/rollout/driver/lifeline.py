@@ -23,8 +23,12 @@ def hold_lifeline(lifeline: int) -> None:
     os.set_inheritable(lifeline, True)
     arguments = [sys.executable, "-I", "-S", __file__, str(lifeline), str(os.getpgrp())]
     # Not `subprocess`: nobody waits for it, and it ends after us.
-    os.posix_spawn(sys.executable, arguments, os.environ)
+    os.posix_spawn(sys.executable, arguments, os.environ, file_actions=_SILENT)
     os.close(lifeline)
+
+
+# Whoever reads what the server prints waits until nobody can print any more.
+_SILENT = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
 
 
 def end_group(group: int, *, patience_sec: float = PATIENCE_SEC) -> None:
