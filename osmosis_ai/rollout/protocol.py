@@ -25,6 +25,9 @@ from osmosis_ai.rollout.types import (
 MADE_SAFE_KEY = "made_safe"
 """Key of `extra_fields` that lists what had to change for a sample to be valid JSON."""
 
+SERVER_RESTARTED = "server_restarted"
+"""The `no_result` of a rollout that was under way when its server ended."""
+
 
 def _check_url(value: str) -> str:
     if not value.startswith(("http://", "https://")):

@@ -276,6 +276,15 @@ class ExecutionOutcome(DeferredModel):
         return self.workflow
 
     @property
+    def reward(self) -> float | None:
+        """The reward where it counts; None where there is none, which is not a reward of 0."""
+        graded = self.grader
+        if not self.workflow.succeeded or graded is None or not graded.succeeded:
+            return None
+        sample = graded.sample
+        return None if sample is None or sample.remove_sample else sample.reward
+
+    @property
     def result_to_save(self) -> ExecutionResult:
         """The grader's result where it holds a sample, else the workflow's."""
         if self.grader is not None and self.grader.sample is not None:

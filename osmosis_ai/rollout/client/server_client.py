@@ -1,4 +1,4 @@
-"""ServerClient: the routes of a rollout server, as a driver calls them."""
+"""ServerClient: the routes of a rollout server, as a controller calls them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -16,7 +17,9 @@ with requires_extra("server", "driving a rollout server"):
     import aiohttp
 
 TIMEOUT_SEC = 30.0
-"""How long one answer of a server may take; none of its routes waits for a rollout."""
+"""How long one answer of a server may take; a held poll has its own time on top."""
+
+LEASE_HEADER = "X-Osmosis-Rollout-Lease"
 
 INSTANCE_ID_HEADER = "X-Osmosis-Rollout-Instance-Id"
 """What tells a server that was started here from another one on its port."""
@@ -51,6 +54,11 @@ class Reply:
         said = self.text[:_SHOWN_CHARS]
         return f"answered {self.status}: {said}" if self.status else f"does not answer: {said}"
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """The JSON object that was answered; an empty one where it was none."""
+        return _object(self.text)
+
 
 class ServerClient:
     """One session with one server."""
@@ -62,6 +70,19 @@ class ServerClient:
     async def start_rollout(self, body: bytes) -> Reply:
         """Ask for a rollout."""
         return await self._call("POST", "/rollout", body)
+
+    async def result(self, rollout_id: str, *, token: str, wait_sec: float) -> Reply:
+        """Ask for the result of a rollout; the server may hold the question so long."""
+        path = f"/rollout/{quote(rollout_id, safe='')}/result"
+        return await self._call(
+            "GET", path, headers={LEASE_HEADER: token}, timeout_sec=wait_sec + TIMEOUT_SEC
+        )
+
+    async def status(self, rollout_id: str) -> str | None:
+        """Where a rollout is; None where the server does not say."""
+        reply = await self._call("GET", f"/rollout/{quote(rollout_id, safe='')}/status")
+        said = _object(reply.text).get("status") if reply.status == 200 else None
+        return said if isinstance(said, str) else None
 
     async def cancel(self, rollout_id: str) -> bool:
         """Tell a rollout to stop; False where the server does not know it."""
@@ -80,10 +101,23 @@ class ServerClient:
             raise BackendError(f"the rollout server at {self.url} {reply.problem}")
         return reply.text
 
-    async def _call(self, method: str, path: str, body: bytes | None = None) -> Reply:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: dict[str, str] | None = None,
+        timeout_sec: float = TIMEOUT_SEC,
+    ) -> Reply:
         try:
             async with self._session.request(
-                method, self.url + path, data=body, allow_redirects=False
+                method,
+                self.url + path,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=timeout_sec),
             ) as answer:
                 text = await answer.text(errors="replace")
                 headers = answer.headers
@@ -109,9 +143,7 @@ async def open_server_client(url: str, *, api_key: str | None) -> AsyncIterator[
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
     async with aiohttp.ClientSession(
-        headers=headers,
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=TIMEOUT_SEC),
+        headers=headers, connector=aiohttp.TCPConnector(limit=0)
     ) as session:
         yield ServerClient(url.rstrip("/"), session)
 

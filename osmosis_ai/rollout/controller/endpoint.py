@@ -128,8 +128,9 @@ class RolloutEndpoint:
             self.rollout_id, commit=commit, report=lambda: make_report(self._answered)
         )
         return Callbacks(
-            completion_url=f"{self.chat_completions_url}/completion",
-            grader_url=f"{self.chat_completions_url}/grader",
+            # Others than any before: a server gives again what it gave at another place.
+            completion_url=f"{self.chat_completions_url}/completion?to={self.callbacks.name}",
+            grader_url=f"{self.chat_completions_url}/grader?to={self.callbacks.name}",
             api_key=self.callbacks.api_key,
             rendezvous=self.callbacks,
         )

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+from osmosis_ai.rollout.controller.address import LOOPBACK
 from osmosis_ai.rollout.controller.asgi import (
     Disconnected,
     HttpError,
@@ -37,7 +38,7 @@ from osmosis_ai.rollout.controller.probe import PROBE_TIMEOUT_SEC, probe_model
 from osmosis_ai.rollout.controller.rendezvous import Kind, Rendezvous
 from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.controller.stall import watch_stalls
-from osmosis_ai.rollout.controller.web import LOOPBACK, Listening, listen
+from osmosis_ai.rollout.controller.web import Listening, listen
 from osmosis_ai.rollout.dialect import ROUTES
 from osmosis_ai.rollout.translator import Translator
 

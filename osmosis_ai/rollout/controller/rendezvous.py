@@ -45,6 +45,8 @@ class Rendezvous:
     ) -> None:
         self.api_key = secrets.token_urlsafe(24)
         self.token = self.api_key.encode()
+        self.name = secrets.token_hex(4)
+        """Tells it from others of the same rollout."""
         self._rollout_id = rollout_id
         self._commit = commit
         self._report = report

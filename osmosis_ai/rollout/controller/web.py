@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from osmosis_ai._extras import requires_extra
 from osmosis_ai.errors import ConfigError
+from osmosis_ai.rollout.controller.address import LOOPBACK
 from osmosis_ai.rollout.controller.asgi import App
 from osmosis_ai.rollout.controller.loop_thread import run_in_thread
 
 with requires_extra("server", "a controller"):
     import uvicorn
-
-LOOPBACK = "127.0.0.1"
 
 _LAST_CALLS_SEC = 5.0
 

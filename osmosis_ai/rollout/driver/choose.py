@@ -13,6 +13,7 @@ from osmosis_ai.environment import Isolation, make_environment
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.launch import forgetting_modules, import_path, load_entrypoint
 from osmosis_ai.rollout.backend.base import ExecutionBackend
+from osmosis_ai.rollout.controller.address import is_loopback
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.base import ModelClient
 from osmosis_ai.rollout.controller.model.openai_compatible import OpenAICompatibleClient
@@ -21,7 +22,7 @@ from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.driver.base import Deadline, ModelSpec, RolloutDriver, deadline_sec
 from osmosis_ai.rollout.driver.http import open_http_driver
 from osmosis_ai.rollout.driver.in_process import open_in_process_driver
-from osmosis_ai.rollout.driver.listener_spec import ListenerSpec, is_loopback
+from osmosis_ai.rollout.driver.listener_spec import ListenerSpec
 from osmosis_ai.rollout.driver.process import open_process_driver
 from osmosis_ai.rollout.flight.flight import OnSample
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-LOOPBACK = "127.0.0.1"
+from osmosis_ai.rollout.controller.address import LOOPBACK, WILDCARDS, is_loopback, is_loopback_host
 
-_WILDCARDS = frozenset({"0.0.0.0", "::"})
 _LISTEN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
 
 
@@ -36,14 +35,14 @@ class ListenerSpec:
     @property
     def is_wildcard(self) -> bool:
         """Whether it binds to every address, so that none of them can be told to anybody."""
-        return self.host in _WILDCARDS
+        return self.host in WILDCARDS
 
     @property
     def is_loopback(self) -> bool:
         """Whether nobody but this machine reaches what rollouts are told to call."""
         if self.advertise_url is not None:
             return is_loopback(self.advertise_url)
-        return _is_loopback_host(self.host)
+        return is_loopback_host(self.host)
 
 
 def split_listen(text: str) -> tuple[str, int]:
@@ -73,12 +72,3 @@ def check_advertise_url(text: str) -> str:
             "http://my-machine:9000"
         )
     return text.rstrip("/")
-
-
-def is_loopback(url: str) -> bool:
-    """Whether an address means the machine that calls it."""
-    return _is_loopback_host(urlsplit(url).hostname or "")
-
-
-def _is_loopback_host(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")

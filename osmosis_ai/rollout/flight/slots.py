@@ -42,12 +42,23 @@ class Slots:
     def release(self, holder: Hashable = None) -> None:
         """Hand the slot to the next in line, or free it."""
         self._stuck.discard(holder)
-        while self._waiting:
+        has_room = self._limit is None or self._taken <= self._limit
+        while self._waiting and has_room:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
         self._taken -= 1
+
+    def resize(self, limit: int | None) -> None:
+        """Have so many slots from now on; those in use stay so until they are released."""
+        self._limit = limit
+        while self._waiting and (limit is None or self._taken < limit):
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._taken += 1
+                turn.set_result(None)
+        self._tell_if_hopeless()
 
     def mark_stuck(self, holder: Hashable) -> None:
         """Say that a holder was asked to stop and did not."""

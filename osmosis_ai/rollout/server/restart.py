@@ -13,7 +13,12 @@ from typing import Any
 import orjson
 
 from osmosis_ai.errors import RunError
-from osmosis_ai.rollout.protocol import encode_completion, encode_grade, encode_result
+from osmosis_ai.rollout.protocol import (
+    SERVER_RESTARTED,
+    encode_completion,
+    encode_grade,
+    encode_result,
+)
 from osmosis_ai.rollout.server.history import Ended
 from osmosis_ai.rollout.server.journal import (
     Answer,
@@ -38,9 +43,6 @@ MAX_AGE_SEC = 24 * 3600.0
 UNKNOWN = RolloutStatus.UNKNOWN
 
 _KEPT_NO_LONGER = (AnswerState.DELIVERED, AnswerState.DROPPED)
-
-SERVER_RESTARTED = "server_restarted"
-"""Why there is no result of a rollout that its server did not survive."""
 
 
 def open_new_journal(folder: Path) -> Journal:

@@ -199,6 +199,9 @@ async def test_a_server_is_told_all_it_needs() -> None:
             outcome = await running
     assert place.calls[0].path == "/v1/rollout"
     base = order.pop("chat_completions_url")
+    [name] = {
+        order[f"{kind}_callback_url"].partition("?to=")[2] for kind in ("completion", "grader")
+    }
     keys = {order.pop("llm_api_key"), order.pop("controller_api_key")}
     assert len(keys) == 2
     assert order == {
@@ -208,8 +211,9 @@ async def test_a_server_is_told_all_it_needs() -> None:
         "metadata": None,
         "agent_timeout_sec": 5.0,
         "grader_timeout_sec": None,
-        "completion_callback_url": f"{base}/completion",
-        "grader_callback_url": f"{base}/grader",
+        "completion_callback_url": f"{base}/completion?to={name}",
+        "grader_callback_url": f"{base}/grader?to={name}",
+        "grade": True,
         "extra_fields": {"row_index": 7, "run_index": 2},
     }
     assert outcome.grader is not None
@@ -354,7 +358,7 @@ async def test_a_server_that_is_gone_ends_the_run(caplog: pytest.LogCaptureFixtu
         driver = await stack.__aenter__()
         running = asyncio.create_task(driver.run(request()))
         await place.received(1)
-    await driver.watch(every_sec=0)
+    await driver.watch(driver.server, every_sec=0)
     with pytest.raises(BackendError, match="is gone"):
         await running
     await stack.__aexit__(None, None, None)
@@ -376,7 +380,7 @@ async def test_a_server_that_is_there_is_watched_on() -> None:
     seen: list[int] = []
     with serve(app) as url:
         async with driving(url, watch_sec=3600) as driver:
-            await driver.watch(every_sec=0)
+            await driver.watch(driver.server, every_sec=0)
             assert seen == [200, 503, 503, 200, 503, 503, 503]
             assert driver.max_in_flight is None
 

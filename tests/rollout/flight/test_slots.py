@@ -101,3 +101,28 @@ async def test_without_a_limit_there_is_always_room_and_hope() -> None:
         slots.mark_stuck(number)
     slots.release(3)
     await slots.take()
+
+
+async def test_more_slots_serve_those_who_wait() -> None:
+    slots = Slots(1)
+    await slots.take()
+    first, gone, second, third = await waiting(slots, 4)
+    gone.cancel()
+    slots.resize(3)
+    await asyncio.gather(first, second)
+    assert not third.done()
+    slots.resize(None)
+    await third
+
+
+async def test_fewer_slots_are_free_when_enough_are_released() -> None:
+    slots = Slots(2)
+    await slots.take()
+    await slots.take()
+    [one] = await waiting(slots, 1)
+    slots.resize(1)
+    slots.release()
+    await asyncio.sleep(0)
+    assert not one.done()
+    slots.release()
+    await one
