@@ -86,14 +86,17 @@ class History:
     def get(self, rollout_id: str) -> Ended | None:
         """How a rollout ended, or None where nobody knows (any more)."""
         entry = self._ended.get(rollout_id)
-        ended = None if entry is None else Ended(*entry)
-        return None if ended is None or self._is_old(ended) else ended
+        return None if entry is None or self._is_old(entry) else Ended(*entry)
 
-    def _oldest(self) -> Ended:
-        return Ended(*next(iter(self._ended.values())))
+    def _oldest(self) -> tuple[Any, ...]:
+        return next(iter(self._ended.values()))
 
-    def _is_old(self, ended: Ended) -> bool:
-        return self._clock() - ended.ended_at > self.retention_sec
+    def _is_old(self, entry: tuple[Any, ...]) -> bool:
+        ended_at: float = entry[_ENDED_AT]
+        return self._clock() - ended_at > self.retention_sec
+
+
+_ENDED_AT = Ended._fields.index("ended_at")
 
 
 def _unwritten(mailbox: Mailbox) -> Mailbox | None:

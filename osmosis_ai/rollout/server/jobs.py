@@ -200,8 +200,11 @@ class Jobs:
     def _has_room(self) -> bool:
         if not self._backend.has_capacity():
             return False
-        capacity, depth = self._backend.capacity(), self._bounds.max_queue_depth
-        if depth is None or capacity is None or capacity.max is None:
+        depth = self._bounds.max_queue_depth
+        if depth is None:
+            return True
+        capacity = self._backend.capacity()
+        if capacity is None or capacity.max is None:
             return True
         # Not `capacity.queued`: what was admitted in this moment has not reached the backend yet.
         return self.active - capacity.max < depth
