@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -114,18 +115,17 @@ class ServerClient:
             async with self._session.request(
                 method,
                 self.url + path,
-                data=body,
+                data=_payload(body),
                 headers=headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_sec),
             ) as answer:
                 text = await answer.text(errors="replace")
-                headers = answer.headers
                 return Reply(
                     answer.status,
                     text,
-                    retry_after=headers.get("Retry-After"),
-                    instance_id=headers.get(INSTANCE_ID_HEADER),
+                    retry_after=answer.headers.get("Retry-After"),
+                    instance_id=answer.headers.get(INSTANCE_ID_HEADER),
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Reply(0, str(error) or type(error).__name__)
@@ -146,6 +146,14 @@ async def open_server_client(url: str, *, api_key: str | None) -> AsyncIterator[
         headers=headers, connector=aiohttp.TCPConnector(limit=0)
     ) as session:
         yield ServerClient(url.rstrip("/"), session)
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    # aiohttp warns of large bodies that are given in one piece.
+    return body if body is None or len(body) < _ONE_PIECE_BYTES else io.BytesIO(body)
+
+
+_ONE_PIECE_BYTES = 2**20
 
 
 def _object(text: str) -> dict[str, Any]:

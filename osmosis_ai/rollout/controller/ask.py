@@ -7,12 +7,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from osmosis_ai.errors import ModelError
 from osmosis_ai.rollout.controller.asgi import error_body
 from osmosis_ai.rollout.controller.endpoint import OpenCall
-from osmosis_ai.rollout.controller.model.base import ModelClient, ModelReply, ModelRequest
+from osmosis_ai.rollout.controller.model.base import (
+    ModelClient,
+    ModelReply,
+    ModelRequest,
+    parse_json,
+)
 from osmosis_ai.rollout.controller.retry import RetryPolicy, is_outside_the_agent, is_passing
 from osmosis_ai.rollout.controller.sse import StreamWatch, error_message
 
@@ -121,14 +124,14 @@ def _parse_completion(body: bytes) -> dict[str, Any]:
     if not isinstance(choices, list) or not choices:
         reason = error_message(completion) or _excerpt(body)
         raise ModelError(f"the model answered without choices: {reason}")
-    if not all(isinstance(choice, dict) and "message" in choice for choice in choices):
+    if not all(isinstance(one, dict) and isinstance(one.get("message"), dict) for one in choices):
         raise ModelError(f"the model answered with a choice without a message: {_excerpt(body)}")
     return completion
 
 
 def _parse(body: bytes) -> Any:
     try:
-        return orjson.loads(body)
+        return parse_json(body)
     except ValueError:
         return None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
+from osmosis_ai.rollout.controller.model.base import parse_json
 from osmosis_ai.rollout.controller.usage import Receipt
 from osmosis_ai.rollout.trajectory.tokens import CallTokens, find_tokens, join_tokens
 
@@ -56,7 +58,7 @@ class StreamWatch:
             self.has_ended = True
             return
         try:
-            event = orjson.loads(data)
+            event = parse_json(data)
         except ValueError:
             self.error = "the model's stream holds an event that is not JSON"
             return
@@ -107,9 +109,12 @@ def error_message(body: Any) -> str | None:
 
 def _delta(choice: Mapping[str, Any]) -> dict[str, Any]:
     delta = dict(choice.get("message") or {})
-    if delta.get("tool_calls"):
+    calls = delta.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        # What is no call is the client's to refuse, as it would be in a whole answer.
         delta["tool_calls"] = [
-            {"index": place, **call} for place, call in enumerate(delta["tool_calls"])
+            {"index": place, **call} if isinstance(call, dict) else call
+            for place, call in enumerate(calls)
         ]
     return {
         "index": choice.get("index", 0),
@@ -129,4 +134,8 @@ def _finish(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _event(data: Mapping[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(data) + b"\n\n"
+    try:
+        text = orjson.dumps(data)
+    except TypeError:  # lone surrogates, which can be written escaped
+        text = json.dumps(data).encode()
+    return b"data: " + text + b"\n\n"

@@ -99,16 +99,18 @@ def parse_request(body: bytes) -> ModelRequest:
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body; raises ValueError, in words for whoever sent it."""
-    try:
-        data: Any = orjson.loads(body)
-    except ValueError:
-        data = _parse_leniently(body)
+    data = parse_json(body)
     if not isinstance(data, dict):
         raise ValueError(f"the body must be a JSON object, not {type(data).__name__}")
     return data
 
 
-def _parse_leniently(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
+    """The value of a body; raises ValueError, in words for whoever sent it."""
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        pass
     # Python's own encoder writes lone surrogates and NaN, which the fast decoder refuses.
     try:
         return json.loads(body.decode())
