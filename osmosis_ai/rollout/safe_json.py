@@ -8,6 +8,7 @@ dates and UUIDs have an ordinary form and are not named.
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 from collections import UserString
@@ -48,6 +49,21 @@ class SafeJson(NamedTuple):
 
     data: bytes
     changes: tuple[str, ...]
+
+
+def load_json(data: bytes) -> Any:
+    """The value of a JSON text; raises ValueError where it is none.
+
+    Lone surrogates and NaN, which Python's own encoder writes, are taken as they are.
+    """
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        pass
+    try:
+        return json.loads(data.decode())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def dump_json(value: Any, *, indent: bool = False, at: str = "") -> SafeJson:

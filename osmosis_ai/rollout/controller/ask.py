@@ -14,10 +14,10 @@ from osmosis_ai.rollout.controller.model.base import (
     ModelClient,
     ModelReply,
     ModelRequest,
-    parse_json,
 )
 from osmosis_ai.rollout.controller.retry import RetryPolicy, is_outside_the_agent, is_passing
 from osmosis_ai.rollout.controller.sse import StreamWatch, error_message
+from osmosis_ai.rollout.safe_json import load_json
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _parse_completion(body: bytes) -> dict[str, Any]:
 
 def _parse(body: bytes) -> Any:
     try:
-        return parse_json(body)
+        return load_json(body)
     except ValueError:
         return None
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from osmosis_ai.rollout.controller.model.base import parse_json
 from osmosis_ai.rollout.controller.usage import Receipt
+from osmosis_ai.rollout.safe_json import load_json
 from osmosis_ai.rollout.trajectory.tokens import CallTokens, find_tokens, join_tokens
 
 DONE = b"data: [DONE]\n\n"
@@ -58,7 +58,7 @@ class StreamWatch:
             self.has_ended = True
             return
         try:
-            event = parse_json(data)
+            event = load_json(data)
         except ValueError:
             self.error = "the model's stream holds an event that is not JSON"
             return

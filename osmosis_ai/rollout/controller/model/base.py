@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
+from osmosis_ai.rollout.safe_json import load_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +98,10 @@ def parse_request(body: bytes) -> ModelRequest:
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body; raises ValueError, in words for whoever sent it."""
-    data = parse_json(body)
+    try:
+        data = load_json(body)
+    except ValueError as error:
+        raise ValueError(f"the body is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ValueError(f"the body must be a JSON object, not {type(data).__name__}")
     return data
-
-
-def parse_json(body: bytes) -> Any:
-    """The value of a body; raises ValueError, in words for whoever sent it."""
-    try:
-        return orjson.loads(body)
-    except ValueError:
-        pass
-    # Python's own encoder writes lone surrogates and NaN, which the fast decoder refuses.
-    try:
-        return json.loads(body.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the body is not JSON: {error}") from error
