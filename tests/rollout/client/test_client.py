@@ -17,10 +17,10 @@ from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.server import create_rollout_server
 from osmosis_ai.rollout.types import ExecutionOutcome
 from osmosis_ai.testing import ChatWorkflow, ExactMatchGrader, HttpReply, ScriptedModel
+from osmosis_ai.testing.serving import serve
 from osmosis_ai.testing.stage import Stage
 from tests.rollout.client.fake_server import fake_server, said
 from tests.rollout.client.staged import ROOT, ask, client_of, process_server, staged_app
-from tests.rollout.driver.serving import serve
 
 PATIENCE_SEC = 30.0
 

@@ -11,10 +11,10 @@ import pytest
 from osmosis_ai.rollout import RolloutErrorCategory, RolloutStatus
 from osmosis_ai.rollout.types import ExecutionOutcome
 from osmosis_ai.testing import HttpReply, Signal
+from osmosis_ai.testing.serving import serve
 from tests.rollout.client.fake_server import fake_server, said
 from tests.rollout.client.staged import client_of
 from tests.rollout.controller.calling import Pauses
-from tests.rollout.driver.serving import serve
 
 LEASE = {"polling_lease_token": "t", "status": "queued", "result_wait_timeout_sec": 0.1}
 SUCCESS = {"status": "success", "sample": {"messages": [{"a": 1}], "reward": 0.5}}

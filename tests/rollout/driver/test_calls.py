@@ -30,8 +30,8 @@ from osmosis_ai.rollout.server import create_rollout_server
 from osmosis_ai.rollout.trajectory.tokens import load_tokens
 from osmosis_ai.rollout.types import ExecutionOutcome
 from osmosis_ai.testing import ExactMatchGrader, FailingWorkflow, ask_model
+from osmosis_ai.testing.serving import serve
 from tests.rollout.driver.backends import PlayingBackend, succeeded
-from tests.rollout.driver.serving import serve
 
 REQUEST = ExecutionRequest(id="r1", prompt=[{"role": "user", "content": "?"}], label="42")
 

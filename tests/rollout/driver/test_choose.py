@@ -18,7 +18,7 @@ from osmosis_ai.rollout.driver.choose import load_model, open_driver
 from osmosis_ai.rollout.driver.listener_spec import ListenerSpec
 from osmosis_ai.rollout.server import create_rollout_server
 from osmosis_ai.testing import ChatWorkflow, ExactMatchGrader, HttpReply, ScriptedModel
-from tests.rollout.driver.serving import serve
+from osmosis_ai.testing.serving import serve
 
 ENTRYPOINT = """
 from osmosis_ai.rollout import LocalBackend

@@ -44,8 +44,8 @@ from osmosis_ai.testing import (
     RemovingGrader,
     ScriptedModel,
 )
+from osmosis_ai.testing.serving import serve
 from tests.rollout.controller.calling import Pauses
-from tests.rollout.driver.serving import serve
 
 TAKEN = HttpReply(202, {})
 

@@ -13,8 +13,8 @@ from osmosis_ai.launch import forgetting_modules, load_entrypoint
 from osmosis_ai.rollout.artifacts import ARTIFACT_ROOT_VARIABLE
 from osmosis_ai.rollout.driver.base import RolloutDriver
 from osmosis_ai.rollout.driver.choose import open_driver
+from osmosis_ai.testing.serving import serve
 from tests.rollout.driver.remote_contract import RemoteDriverContract
-from tests.rollout.driver.serving import serve
 
 
 class TestHttpDriver(RemoteDriverContract):

@@ -1,4 +1,4 @@
-"""A rollout server in a thread of its own, for the driver that needs one."""
+"""A rollout server in a thread of its own, for tests and pages that need one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import uvicorn
-
+from osmosis_ai._extras import requires_extra
 from osmosis_ai.rollout.controller.loop_thread import run_in_thread
+
+with requires_extra("server", "serving rollouts in a test"):
+    import uvicorn
 
 
 @contextmanager
