@@ -6,6 +6,7 @@ OsmosisError
   MissingExtraError  an optional package is not installed      (also a ModuleNotFoundError)
   RolloutError       one rollout failed; carries phase and category
     ModelError, WorkflowError, GraderError, BackendError
+  BudgetError        a run has taken as much of its model as it may
   ProtocolError      the other side broke the contract; carries the HTTP status
   RunError           a run folder cannot be used: locked, changed inputs, torn journal
 """
@@ -97,6 +98,10 @@ class GraderError(RolloutError):
 
 class BackendError(RolloutError):
     """The place where a rollout runs failed it."""
+
+
+class BudgetError(OsmosisError):
+    """A run has taken as much of its model as it may; the message names the limit."""
 
 
 class ProtocolError(OsmosisError):

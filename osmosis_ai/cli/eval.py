@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import typer
 
 from osmosis_ai.cli import flags
+from osmosis_ai.cli.confirm import confirm
 from osmosis_ai.cli.dry_run import print_plan
 from osmosis_ai.cli.groups import group_sections, groups_beside
 from osmosis_ai.cli.interrupt import run_interruptible
@@ -23,6 +25,7 @@ from osmosis_ai.errors import OsmosisError
 from osmosis_ai.eval.breakdown import GroupSummary
 from osmosis_ai.eval.config import EvalConfig, load_config
 from osmosis_ai.eval.evaluation import RunOptions, evaluate
+from osmosis_ai.eval.forecast import forecast_run
 from osmosis_ai.eval.metrics import Summary, find_doubts
 from osmosis_ai.eval.outcome import FAILED, Outcome
 from osmosis_ai.eval.run_folder import Run
@@ -48,6 +51,9 @@ def run(
     server: flags.Server = None,
     listen: flags.Listen = None,
     advertise_url: flags.AdvertiseUrl = None,
+    max_cost: flags.MaxCost = None,
+    run_max_cost: flags.RunMaxCost = None,
+    yes: flags.Yes = False,
     stall_sec: flags.StallSec = None,
     probe: flags.Probe = None,
     isolated: flags.Isolated = False,
@@ -62,6 +68,9 @@ def run(
         return
     options = flags.run_options(ctx.params)
     with secrets_set(loaded.file.secrets.required, file=secrets_file, mode=mode):
+        forecast = forecast_run(loaded, options=options, environ=os.environ)
+        if forecast is not None:
+            confirm(forecast, yes=yes, mode=mode)
         raise typer.Exit(_run(loaded, options, _Wishes(mode, min_scored, by)))
 
 

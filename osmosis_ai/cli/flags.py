@@ -15,6 +15,8 @@ SETTINGS = {
     "n": "evaluation.n",
     "limit": "evaluation.limit",
     "adaptive": "evaluation.adaptive",
+    "max_cost": "evaluation.max_cost",
+    "run_max_cost": "evaluation.run_max_cost",
     "stall_sec": "evaluation.stall_sec",
     "listen": "evaluation.listen",
     "advertise_url": "evaluation.advertise_url",
@@ -151,4 +153,15 @@ SecretsFile: TypeAlias = Annotated[
     typer.Option(
         metavar="FILE", help="NAME=value lines; - reads them from stdin.", show_default=False
     ),
+]
+MaxCost: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="US dollars a rollout may cost.", show_default=False),
+]
+RunMaxCost: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="US dollars the run may cost; then it stops.", show_default=False),
+]
+Yes: TypeAlias = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask before a run that costs money.")
 ]

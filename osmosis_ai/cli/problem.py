@@ -20,6 +20,7 @@ from osmosis_ai import __version__
 from osmosis_ai.cli.mode import InteractiveRequired, Mode, Stopped
 from osmosis_ai.errors import (
     BackendError,
+    BudgetError,
     ConfigError,
     MissingExtraError,
     ModelError,
@@ -78,6 +79,7 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
     (RunNotFoundError, "NOT_FOUND"),
     (RunError, "CONFLICT"),
     (BackendError, "NETWORK"),
+    (BudgetError, "BUDGET_USED_UP"),
     (ModelError, "NETWORK"),
     (ProtocolError, "NETWORK"),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -22,7 +22,13 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from osmosis_ai.errors import ConfigError, Issue
-from osmosis_ai.rollout.driver.base import ModelSpec
+from osmosis_ai.rollout.driver.base import (
+    Budget,
+    ModelLimits,
+    ModelPrice,
+    ModelSpec,
+    Spending,
+)
 from osmosis_ai.rollout.driver.listener_spec import (
     ListenerSpec,
     check_advertise_url,
@@ -56,6 +62,10 @@ class ExperimentSection(_Section):
     """Ignored here: for hosted runs."""
 
 
+_Limit: TypeAlias = Annotated[int, Field(ge=1)] | None
+_Dollars: TypeAlias = Annotated[FiniteFloat, Field(gt=0)] | None
+
+
 class EvaluationSection(_Section):
     """`[evaluation]`: how much, how often, how long, and what passes."""
 
@@ -75,12 +85,31 @@ class EvaluationSection(_Section):
     """Seconds a grader has."""
     workflow_failed_reward: FiniteFloat | None = None
     """What a failed workflow counts as in mean and pass rate; left out, it is not counted."""
+    max_model_calls: _Limit = None
+    """Model calls a rollout may make; one more, and it counts as a failed workflow."""
+    max_tokens: _Limit = None
+    """Tokens a rollout may take, prompts included; no model call begins beyond them."""
+    max_cost: _Dollars = None
+    """US dollars a rollout may cost; no model call begins beyond them."""
+    run_max_model_calls: _Limit = None
+    """Model calls the whole run may make; one more, and it stops with the rest pending."""
+    run_max_tokens: _Limit = None
+    """Tokens the whole run may take."""
+    run_max_cost: _Dollars = None
+    """US dollars the whole run may cost."""
     stall_sec: Annotated[FiniteFloat, Field(gt=0)] | None = None
     """Name a rollout in the log, once, that went so many seconds without progress."""
     listen: Annotated[str, AfterValidator(check_listen)] | None = None
     """HOST:PORT where rollouts call back; left out, any free port of this machine alone."""
     advertise_url: Annotated[str, AfterValidator(check_advertise_url)] | None = None
     """The address of `listen` as rollouts elsewhere reach it."""
+
+
+class PriceTable(_Section):
+    """What a model costs, in US dollars for a million tokens."""
+
+    prompt: Annotated[FiniteFloat, Field(ge=0)]
+    completion: Annotated[FiniteFloat, Field(ge=0)]
 
 
 class ModelSection(_Section):
@@ -94,6 +123,8 @@ class ModelSection(_Section):
     """Fields set on every request, over what the rollout sent."""
     max_retries: Annotated[int, Field(ge=0)] = 3
     """Goes at one call after the first, on 429, 5xx and lost connections."""
+    price: PriceTable | None = None
+    """US dollars for a million tokens of `prompt` and `completion`; wins over LiteLLM's table."""
     probe: bool = True
     """Ask one plain question before the first rollout; a scripted model is not asked."""
 
@@ -158,6 +189,16 @@ class EvalConfig:
             api_key=key,
             params=model.params,
             max_retries=model.max_retries,
+            price=None if model.price is None else _price(model.price),
+        )
+
+    def budget(self, spent: Spending) -> Budget:
+        """What each rollout and the run may take; `spent` is what the run has taken before."""
+        limits = self.file.evaluation
+        return Budget(
+            rollout=ModelLimits(limits.max_model_calls, limits.max_tokens, limits.max_cost),
+            run=ModelLimits(limits.run_max_model_calls, limits.run_max_tokens, limits.run_max_cost),
+            spent=spent,
         )
 
     @property
@@ -186,6 +227,12 @@ class EvalConfig:
                 key="secrets.required",
             )
 
+
+def _price(table: PriceTable) -> ModelPrice:
+    return ModelPrice(table.prompt / _MILLION, table.completion / _MILLION)
+
+
+_MILLION = 1_000_000
 
 EVALS_DIR = Path(".osmosis") / "evals"
 """Where a workspace keeps its runs."""
@@ -266,7 +313,7 @@ def _message(error: ErrorDetails, location: list[str], path: Path) -> str:
     if kind == "missing" and len(location) == 1:
         return f"Missing [{section}] section in {path}"
     if kind == "missing":
-        return f"Missing '{key}' in [{section}] section of {path}"
+        return f"Missing '{key}' in [{'.'.join(location[:-1])}] section of {path}"
     if kind == "extra_forbidden":
         return "Unrecognized " + ("section" if len(location) == 1 else "key") + _hint(location)
     if kind in ("model_type", "dict_type") and len(location) == 1:
@@ -291,6 +338,7 @@ _MUST_BE = {
     "finite_number": "finite",
     "list_type": "a list",
     "dict_type": "a table",
+    "model_type": "a table",
 }
 
 
@@ -308,8 +356,9 @@ def _reason(error: ErrorDetails) -> str:
 
 def _hint(location: list[str]) -> str:
     """The nearest valid name, else the section where a key of that name belongs."""
-    sections = {name: _keys(field.annotation) for name, field in EvalFile.model_fields.items()}
-    known = list(sections) if len(location) == 1 else sections[location[0]]
+    top = {name: _keys(field.annotation) for name, field in EvalFile.model_fields.items()}
+    sections = top | {"model.price": _keys(PriceTable)}
+    known = list(top) if len(location) == 1 else sections[".".join(location[:-1])]
     name = location[-1]
     for close in get_close_matches(name, known, n=1):
         return f"; did you mean {close!r}?"

@@ -133,6 +133,7 @@ async def evaluate(
                 on_sample=store.write_sample,
                 listener=config.listener,
                 isolation=_isolation(config, options, told),
+                budget=config.budget(store.ledger.spent),
             ) as driver:
                 if config.file.model.probe:
                     await driver.probe()

@@ -10,6 +10,7 @@ from osmosis_ai.errors import RunError
 from osmosis_ai.eval.outcome import Outcome
 from osmosis_ai.eval.record import Record
 from osmosis_ai.eval.selection import Selection
+from osmosis_ai.rollout.driver.base import Spending
 
 
 @dataclass(slots=True)
@@ -20,6 +21,8 @@ class Ledger:
     n: int
     retried: frozenset[Outcome] = frozenset()
     """Outcomes that do not end an item: it is owed once more."""
+    spent: Spending = field(default_factory=Spending)
+    """Of the model, by every try."""
     _done: bytearray = field(init=False)
     _tries: array[int] = field(init=False)
 
@@ -40,6 +43,7 @@ class Ledger:
             place = record.row * self.n + record.attempt
             self._done[place] = record.outcome not in self.retried
             self._tries[place] = record.try_index + 1
+            self.spent = self.spent.plus(_spending(record))
 
     def owes(self, row: int, attempt: int) -> bool:
         """Whether the item has to run."""
@@ -55,3 +59,7 @@ class Ledger:
             self._done[first * self.n : (last + 1) * self.n].count(1)
             for first, last in selection.ranges
         )
+
+
+def _spending(record: Record) -> Spending:
+    return Spending(record.calls or 0, record.total_tokens or 0, record.cost_usd or 0.0)

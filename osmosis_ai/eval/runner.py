@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from osmosis_ai.errors import BackendError, OsmosisError, ProtocolError
+from osmosis_ai.errors import BackendError, BudgetError, OsmosisError, ProtocolError
 from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.halt import ModelWatch
 from osmosis_ai.eval.metrics import Summary
@@ -80,8 +80,8 @@ async def run_eval(
     """Run every item the store does not have yet, and summarize all it has then.
 
     A rollout that fails is a record. A driver that says no further rollout can succeed, a model
-    that is gone or rejects the key, or a disk that takes no record, ends dispatching: what is in
-    flight ends, the rest stays pending.
+    that is gone or rejects the key, a budget that is used up, or a disk that takes no record, ends
+    dispatching: what is in flight ends, the rest stays pending.
     Cancelled, it cancels what runs, writes no record of it, and passes the cancellation on.
     """
     most = choose_max_in_flight(config, driver, max_in_flight=max_in_flight)
@@ -204,7 +204,7 @@ class _Session:
         try:
             outcome = await self.driver.run(request, item=rollout_item)
             verdict = classify(outcome)
-        except (BackendError, ProtocolError):
+        except (BackendError, BudgetError, ProtocolError):
             raise
         except Exception as error:
             # One rollout that its driver loses must not end the run.

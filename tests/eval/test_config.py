@@ -8,6 +8,7 @@ import pytest
 
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.eval.config import EvalFile, load_config
+from osmosis_ai.rollout.driver.base import ModelPrice
 from tests.eval.workspace import MINIMAL, Workspace
 
 
@@ -87,6 +88,11 @@ pass_threshold = nan
 agent_workflow_timeout_s = "long"
 grader_timeout_s = inf
 pas_threshold = 1
+max_model_calls = 0
+max_tokens = 1.5
+max_cost = 0
+run_max_cost = nan
+run_max_tokens = -1
 stall_sec = 0
 listen = "9000"
 advertise_url = "gpu-box"
@@ -94,6 +100,7 @@ advertise_url = "gpu-box"
 base_url = "localhost"
 max_retries = -1
 params = 3
+price = { prompt = -1, completon = 2 }
 [env]
 A = 1
 [secrets]
@@ -114,6 +121,14 @@ n = 2
         "evaluation.agent_workflow_timeout_s": "must be a number, got 'long'",
         "evaluation.grader_timeout_s": "must be finite, got inf",
         "evaluation.pas_threshold": "Unrecognized key; did you mean 'pass_threshold'?",
+        "evaluation.max_model_calls": "must be a positive integer, got 0",
+        "evaluation.max_tokens": "must be an integer, got 1.5",
+        "evaluation.max_cost": "must be more than 0.0, got 0",
+        "evaluation.run_max_cost": "must be finite, got nan",
+        "evaluation.run_max_tokens": "must be a positive integer, got -1",
+        "model.price.prompt": "must be at least 0, got -1",
+        "model.price.completion": f"Missing 'completion' in [model.price] section of {path}",
+        "model.price.completon": "Unrecognized key; did you mean 'completion'?",
         "evaluation.stall_sec": "must be more than 0.0, got 0",
         "evaluation.listen": "is invalid: '9000' must be HOST:PORT, such as 0.0.0.0:9000",
         "evaluation.advertise_url": "is invalid: 'gpu-box' must be the address at which servers "
@@ -149,6 +164,7 @@ def test_a_key_in_the_wrong_section_is_told_where_it_belongs(workspace: Workspac
         "evaluation.dataset": "Unrecognized key; 'dataset' belongs to [experiment]",
         "evaluation.zebra": "Unrecognized key; it can be limit, n, batch_size, adaptive, "
         "pass_threshold, agent_workflow_timeout_s, grader_timeout_s, workflow_failed_reward, "
+        "max_model_calls, max_tokens, max_cost, run_max_model_calls, run_max_tokens, run_max_cost, "
         "stall_sec, listen, advertise_url",
     }
 
@@ -191,6 +207,14 @@ def test_what_the_file_points_to_is_checked(
     workspace: Workspace, old: str, new: str, key: str, message: str
 ) -> None:
     assert message in faults(workspace, MINIMAL.replace(old, new, 1))[key]
+
+
+def test_a_price_is_for_a_million_tokens(workspace: Workspace) -> None:
+    assert faults(workspace, MINIMAL + "[model]\nprice = 3\n") == {
+        "model.price": "must be a table, got 3"
+    }
+    workspace.write_config(MINIMAL + "[model]\nprice = { prompt = 0.25, completion = 2 }\n")
+    assert workspace.config().model_spec({}).price == ModelPrice(0.25e-6, 2e-6)
 
 
 def test_branch_and_commit_exclude_each_other(workspace: Workspace) -> None:

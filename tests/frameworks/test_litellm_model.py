@@ -17,8 +17,8 @@ from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.litellm import LiteLLMClient
 from osmosis_ai.rollout.controller.retry import RetryPolicy
-from osmosis_ai.rollout.driver.base import ModelSpec
-from osmosis_ai.rollout.driver.choose import load_model
+from osmosis_ai.rollout.driver.base import ModelPrice, ModelSpec
+from osmosis_ai.rollout.driver.choose import find_price, load_model
 from osmosis_ai.testing import HangUp, HttpReply, ScriptedModel, StreamReply, call_tool
 from tests.rollout.controller.calling import Pauses, post, stream
 
@@ -98,6 +98,14 @@ async def test_a_price_nobody_knows_is_not_zero(http: aiohttp.ClientSession) -> 
         await post(http, endpoint)
         usage = endpoint.usage()
     assert (usage.total_tokens, usage.cost_usd) == (7, None)
+
+
+async def test_a_price_of_the_config_wins(http: aiohttp.ClientSession) -> None:
+    spec = ModelSpec(PRICED, api_key="k", price=ModelPrice(1.0, 100.0))
+    assert load_model(spec).cost_usd({"prompt_tokens": 3, "completion_tokens": 2}) == 203.0
+    assert find_price(spec) == ModelPrice(1.0, 100.0)
+    assert find_price(ModelSpec(PRICED, api_key="k")) == ModelPrice(1.5e-7, 6e-7)
+    assert find_price(ModelSpec("openai/of-our-own", api_key="k")) is None
 
 
 @pytest.mark.parametrize("usage", [None, "many", {"prompt_tokens": "x"}])

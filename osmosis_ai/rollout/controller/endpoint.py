@@ -12,10 +12,11 @@ from typing import NamedTuple, Self
 from urllib.parse import quote
 
 from osmosis_ai.rollout.controller.asgi import HttpError
+from osmosis_ai.rollout.controller.budget import RolloutMeter
 from osmosis_ai.rollout.controller.clock import DeadlineClock
 from osmosis_ai.rollout.controller.model.base import ModelCall
 from osmosis_ai.rollout.controller.rendezvous import Commit, Rendezvous
-from osmosis_ai.rollout.controller.usage import AnsweredCall, Receipt, Tally, make_report
+from osmosis_ai.rollout.controller.usage import AnsweredCall, Receipt, Tally, count_all, make_report
 from osmosis_ai.rollout.safe_json import safe_text
 from osmosis_ai.rollout.types import ModelUsage
 
@@ -37,6 +38,7 @@ class RolloutEndpoint:
         first_call: ModelCall,
         clock: DeadlineClock,
         close: Callable[[RolloutEndpoint], None],
+        meter: RolloutMeter | None = None,
     ) -> None:
         self.rollout_id = first_call.rollout_id
         self.key = path_key(first_call.rollout_id)
@@ -58,6 +60,7 @@ class RolloutEndpoint:
         self._on_deadline: Callable[[], None] | None = None
         self._rang = False
         self._close = close
+        self._meter = meter
         self._end: str | None = None
         self._got_on_at = clock.now()
 
@@ -67,12 +70,24 @@ class RolloutEndpoint:
         return self._rang or self._clock.now() > self._ends_at
 
     @property
+    def limit_reached(self) -> str | None:
+        """The limit of its own that it asked for more than, as `name = value`."""
+        return None if self._meter is None else self._meter.reached
+
+    @property
+    def run_limit_reached(self) -> str | None:
+        """The limit of the whole run that it asked for more than."""
+        return None if self._meter is None else self._meter.run_reached
+
+    @property
     def remaining_sec(self) -> float:
         """Seconds to the deadline."""
         return self._ends_at - self._clock.now()
 
     def set_deadline(self, after_sec: float, on_deadline: Callable[[], None] | None = None) -> None:
         """Give the rollout so many seconds from now.
+
+        `on_deadline` is also called when it asks for more than its budget.
 
         `on_deadline` is called in the listener's thread.
         """
@@ -167,11 +182,25 @@ class RolloutEndpoint:
         if self._end is not None:
             self._open_calls.discard(call)
             raise HttpError(410, self._end)
+        if self._meter is not None:
+            self._ask_for_one_more(self._meter, call)
         self._tally = self._tally.with_call()
         self._got_on_at = call.began
         if self._busy.since is None:
             self._busy = _Busy(self._busy.sec, since=call.began)
         return call
+
+    def _ask_for_one_more(self, meter: RolloutMeter, call: OpenCall) -> None:
+        refusal = meter.begin_call()
+        if refusal is None:
+            return
+        self._open_calls.discard(call)
+        self._end = refusal
+        # What a call before this one failed of has not ended the rollout.
+        self.count_refusal()
+        if self._on_deadline is not None:
+            self._on_deadline()
+        raise HttpError(410, refusal)
 
     def count_retry(self) -> None:
         """A call is asked once more."""
@@ -188,6 +217,9 @@ class RolloutEndpoint:
     def count_answer(self, answered: AnsweredCall) -> None:
         """A call was answered."""
         self._tally = self._tally.with_answer(answered.receipt)
+        if self._meter is not None:
+            receipt = answered.receipt
+            self._meter.add_answer(tokens=count_all(receipt.usage), cost_usd=receipt.cost_usd)
         self._answered.append(answered)
 
     def end_call(self, call: OpenCall) -> None:

@@ -30,6 +30,7 @@ from osmosis_ai.rollout.controller.asgi import (
     send_whole,
 )
 from osmosis_ai.rollout.controller.bridge import Bridge
+from osmosis_ai.rollout.controller.budget import Budget, RolloutMeter, RunMeter
 from osmosis_ai.rollout.controller.clock import DeadlineClock
 from osmosis_ai.rollout.controller.dialect_route import serve_dialect
 from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
@@ -71,6 +72,7 @@ class Controller:
         advertise_url: str | None = None,
         stall_sec: float | None = None,
         translator: Translator | None = None,
+        budget: Budget | None = None,
     ) -> None:
         """Listens on a free port of this machine alone, unless a host and port say otherwise.
 
@@ -83,6 +85,7 @@ class Controller:
         self._retry = retry or RetryPolicy()
         self._bridge = Bridge(model, retry=self._retry, max_body_bytes=max_body_bytes)
         self._max_body_bytes = max_body_bytes
+        self._meter = None if budget is None else RunMeter(budget)
         self._translator = translator or Translator()
         self._endpoints: dict[str, RolloutEndpoint] = {}
         self._ended = _Ended(kept_rendezvous)
@@ -121,17 +124,20 @@ class Controller:
         seed: int = 0,
         deadline_sec: float | None = None,
         on_deadline: Callable[[], None] | None = None,
+        is_metered: bool = True,
     ) -> RolloutEndpoint:
         """Give a rollout its URLs; a deadline that is given here starts now.
 
         `on_deadline` is called in the listener's thread. Raises ValueError for an id that is open.
         """
+        meter = None if self._meter is None or not is_metered else RolloutMeter(self._meter)
         endpoint = RolloutEndpoint(
             base_url=self.base_url,
             api_key=self._make_key(),
             first_call=ModelCall(rollout_id, row=row, attempt=attempt, seed=seed),
             clock=self._clock,
             close=self._forget,
+            meter=meter,
         )
         if self._endpoints.setdefault(endpoint.key, endpoint) is not endpoint:
             raise ValueError(f"rollout {rollout_id!r} is open already")
@@ -144,7 +150,9 @@ class Controller:
 
         For callers in other threads than the listener's.
         """
-        with self.open_rollout(secrets.token_hex(16), deadline_sec=PROBE_TIMEOUT_SEC) as endpoint:
+        with self.open_rollout(
+            secrets.token_hex(16), deadline_sec=PROBE_TIMEOUT_SEC, is_metered=False
+        ) as endpoint:
             asking = probe_model(self._model, endpoint, retry=self._retry)
             await asyncio.wrap_future(
                 asyncio.run_coroutine_threadsafe(asking, self._listening.loop)

@@ -42,9 +42,9 @@ class AnsweredCall:
         if self.retries:
             extra["retries"] = self.retries
         return LlmCallMetrics(
-            prompt_tokens=_known(usage, "prompt_tokens"),
-            completion_tokens=_known(usage, "completion_tokens"),
-            cached_tokens=_known(_get(usage, "prompt_tokens_details"), "cached_tokens"),
+            prompt_tokens=known(usage, "prompt_tokens"),
+            completion_tokens=known(usage, "completion_tokens"),
+            cached_tokens=known(_get(usage, "prompt_tokens_details"), "cached_tokens"),
             cost_usd=self.receipt.cost_usd,
             model_name=name if isinstance(name, str) else None,
             extra=extra,
@@ -97,11 +97,10 @@ class Tally(NamedTuple):
     def with_answer(self, receipt: Receipt) -> Tally:
         """A call was answered."""
         usage, cost = receipt.usage, receipt.cost_usd
-        prompt, completion = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
         return self._replace(
-            prompt_tokens=self.prompt_tokens + prompt,
-            completion_tokens=self.completion_tokens + completion,
-            total_tokens=self.total_tokens + (count(usage, "total_tokens") or prompt + completion),
+            prompt_tokens=self.prompt_tokens + count(usage, "prompt_tokens"),
+            completion_tokens=self.completion_tokens + count(usage, "completion_tokens"),
+            total_tokens=self.total_tokens + count_all(usage),
             cost_usd=self.cost_usd + (cost or 0.0),
             priced=self.priced + (cost is not None),
             unpriced=self.unpriced + (cost is None),
@@ -134,12 +133,19 @@ def read_receipt(completion: Mapping[str, Any], *, turn: int) -> Receipt:
     )
 
 
+def count_all(usage: Any) -> int:
+    """Tokens of prompt and completion; 0 where there are none."""
+    both = count(usage, "prompt_tokens") + count(usage, "completion_tokens")
+    return count(usage, "total_tokens") or both
+
+
 def count(usage: Any, key: str) -> int:
     """A count of tokens; 0 where there is none."""
-    return _known(usage, key) or 0
+    return known(usage, key) or 0
 
 
-def _known(usage: Any, key: str) -> int | None:
+def known(usage: Any, key: str) -> int | None:
+    """A count of tokens; None where there is none."""
     value = _get(usage, key)
     # Whole floats come from servers written in JavaScript and Lua.
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from osmosis_ai.rollout.controller.budget import Budget, ModelLimits, Spending
+from osmosis_ai.rollout.controller.model.base import ModelPrice
 from osmosis_ai.rollout.flight.item import (
     DEADLINE_SLACK_SEC,
     FALLBACK_DEADLINE_SEC,
@@ -21,10 +23,14 @@ from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionRequest
 __all__ = [
     "DEADLINE_SLACK_SEC",
     "FALLBACK_DEADLINE_SEC",
+    "Budget",
     "Deadline",
+    "ModelLimits",
+    "ModelPrice",
     "ModelSpec",
     "RolloutDriver",
     "RolloutItem",
+    "Spending",
     "deadline_sec",
     "rollout_id_for",
     "seed_for",
@@ -45,13 +51,15 @@ class ModelSpec:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Fields set on every request, over what the rollout sent."""
     max_retries: int = 0
+    price: ModelPrice | None = None
+    """Where it is not LiteLLM's to know, or another."""
 
 
 class RolloutDriver(ABC):
     """Runs rollouts to their outcome; a failed rollout is a value, never an exception.
 
     Raises BackendError or ProtocolError only where no further rollout can succeed: a dead
-    server, a refused key.
+    server, a refused key. Raises BudgetError for one that asked for more than its run may take.
     """
 
     @abstractmethod

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 from osmosis_ai.environment import Isolation, make_environment
 from osmosis_ai.errors import ConfigError
@@ -19,7 +20,14 @@ from osmosis_ai.rollout.controller.model.base import ModelClient
 from osmosis_ai.rollout.controller.model.openai_compatible import OpenAICompatibleClient
 from osmosis_ai.rollout.controller.model.scripted import PREFIX, load_scripted
 from osmosis_ai.rollout.controller.retry import RetryPolicy
-from osmosis_ai.rollout.driver.base import Deadline, ModelSpec, RolloutDriver, deadline_sec
+from osmosis_ai.rollout.driver.base import (
+    Budget,
+    Deadline,
+    ModelPrice,
+    ModelSpec,
+    RolloutDriver,
+    deadline_sec,
+)
 from osmosis_ai.rollout.driver.http import open_http_driver
 from osmosis_ai.rollout.driver.in_process import open_in_process_driver
 from osmosis_ai.rollout.driver.listener_spec import ListenerSpec
@@ -30,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 IN_PROCESS, PROCESS, HTTP = "in-process", "process", "http"
 
+_UNLIMITED = Budget()
 _ON_LOOPBACK = ListenerSpec()
 
 
@@ -48,6 +57,7 @@ async def open_driver(
     deadline: Deadline = deadline_sec,
     listener: ListenerSpec = _ON_LOOPBACK,
     isolation: Isolation | None = None,
+    budget: Budget = _UNLIMITED,
 ) -> AsyncIterator[RolloutDriver]:
     """The driver for an entrypoint, with its model answering, until the block ends.
 
@@ -61,7 +71,7 @@ async def open_driver(
     with (
         forgetting_modules(import_roots),
         import_path(import_roots),
-        _controller(model, listener) as controller,
+        _controller(model, listener, budget) as controller,
     ):
         opened: AbstractAsyncContextManager[RolloutDriver]
         if server_url:
@@ -104,15 +114,31 @@ async def open_driver(
             yield flying
 
 
-def _controller(model: ModelSpec, listener: ListenerSpec) -> Controller:
+def _controller(model: ModelSpec, listener: ListenerSpec, budget: Budget) -> Controller:
+    client = load_model(model)
+    _check_budget(budget, client)
     return Controller(
-        load_model(model),
+        client,
         retry=_retry(model),
         host=listener.host,
         port=listener.port,
         advertise_url=listener.advertise_url,
         stall_sec=listener.stall_sec,
+        budget=None if budget == Budget(spent=budget.spent) else budget,
     )
+
+
+def _check_budget(budget: Budget, client: ModelClient) -> None:
+    """Refuse a limit in dollars that nothing could be held against."""
+    limits = {"max_cost": budget.rollout.max_cost, "run_max_cost": budget.run.max_cost}
+    key = next((name for name, limit in limits.items() if limit is not None), None)
+    if key is not None and client.price is None:
+        raise ConfigError(
+            f"evaluation.{key} is set, but nobody knows what model {client.name!r} costs: give its "
+            "price in US dollars for a million tokens, `[model] price = { prompt = 0.25, "
+            f"completion = 2.0 }}`, or limit tokens instead of dollars",
+            key=f"evaluation.{key}",
+        )
 
 
 def _warn_of_loopback(server_url: str, listener: ListenerSpec) -> None:
@@ -126,18 +152,39 @@ def _warn_of_loopback(server_url: str, listener: ListenerSpec) -> None:
 
 def load_model(model: ModelSpec) -> ModelClient:
     """The client for a model as a config names it."""
+    client: ModelClient
     if model.path.startswith(PREFIX):
-        return load_scripted(model.path)
-    if model.base_url is not None:
-        return OpenAICompatibleClient(
+        client = load_scripted(model.path)
+    elif model.base_url is not None:
+        client = OpenAICompatibleClient(
             model.base_url, model=model.path, api_key=model.api_key, params=model.params
         )
-    # On use only: LiteLLM takes seconds to import, and need not be installed.
-    litellm = importlib.import_module("osmosis_ai.rollout.controller.model.litellm")
-    client: ModelClient = litellm.LiteLLMClient(
-        model.path, api_key=model.api_key, params=model.params
-    )
+    else:
+        return _load_litellm(model)
+    client.price = model.price
     return client
+
+
+def find_price(model: ModelSpec) -> ModelPrice | None:
+    """What a token of a model costs: as a config says it, else as LiteLLM knows it."""
+    if model.price is not None or not is_litellm(model):
+        return model.price
+    return _load_litellm(model).price
+
+
+def is_litellm(model: ModelSpec) -> bool:
+    """Whether the model is named for LiteLLM: somebody else's, and mostly paid."""
+    return model.base_url is None and not model.path.startswith(PREFIX)
+
+
+def _load_litellm(model: ModelSpec) -> ModelClient:
+    # On use only: LiteLLM takes seconds to import, and need not be installed.
+    return cast(
+        ModelClient,
+        importlib.import_module("osmosis_ai.rollout.controller.model.litellm").LiteLLMClient(
+            model.path, api_key=model.api_key, params=model.params, price=model.price
+        ),
+    )
 
 
 def _check_choice(driver: str | None, server_url: str | None, isolation: Isolation | None) -> None:

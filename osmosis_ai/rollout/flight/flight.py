@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from osmosis_ai.errors import BackendError, OsmosisError
+from osmosis_ai.errors import BackendError, BudgetError, OsmosisError
 from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.usage import AnsweredCall, make_report
 from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.flight.item import Deadline, RolloutItem
-from osmosis_ai.rollout.flight.outcome import Ending, settle
+from osmosis_ai.rollout.flight.outcome import Ending, over_budget, settle, ungraded
 from osmosis_ai.rollout.flight.slots import Slots
 from osmosis_ai.rollout.safe_json import SafeJson
 from osmosis_ai.rollout.trajectory.report import TrajectoryReport
@@ -92,6 +92,11 @@ class Flights(ABC):
         except asyncio.CancelledError:
             await self._stop(flight)
             raise
+        if (limit := flight.endpoint.run_limit_reached) is not None:
+            raise BudgetError(
+                f"the run's budget is used up: evaluation.{limit}. What is left stays pending; "
+                "with a larger limit the same command goes on."
+            )
         if self._down is not None and flight.grader is None:
             raise BackendError(str(self._down)) from self._down
         outcome = flight.outcome()
@@ -261,6 +266,9 @@ class Flight:
             limit_sec=self.limit_sec, expired=self.endpoint.is_expired, problem=self._problem()
         )
         workflow, grader = settle(self.workflow, self.grader, ending)
+        if (limit := self.endpoint.limit_reached) is not None:
+            # Whatever it made of the refusal, and whether it was told to stop before it ended.
+            workflow, grader = over_budget(limit, sample=workflow.sample), ungraded()
         return ExecutionOutcome(
             workflow=workflow,
             grader=grader,

@@ -62,6 +62,17 @@ def timed_out(
     )
 
 
+def over_budget(limit: str, *, sample: RolloutSample | None) -> ExecutionResult:
+    """The result of a workflow whose rollout asked its model for more than it may take."""
+    return ExecutionResult(
+        status=RolloutStatus.FAILURE,
+        sample=sample,
+        err_message=f"the rollout's budget is used up: {limit}",
+        err_category=RolloutErrorCategory.AGENT_ERROR,
+        phase="workflow",
+    )
+
+
 def without_result(
     phase: Phase, reason: str, *, sample: RolloutSample | None = None
 ) -> ExecutionResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -11,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from osmosis_ai.errors import BudgetError
+from osmosis_ai.eval.outcome import Outcome, classify
 from osmosis_ai.rollout import (
     AgentWorkflow,
     AgentWorkflowContext,
@@ -23,7 +27,7 @@ from osmosis_ai.rollout import (
 from osmosis_ai.rollout.backend.base import ResultCallback
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
-from osmosis_ai.rollout.driver.base import RolloutDriver
+from osmosis_ai.rollout.driver.base import Budget, ModelLimits, RolloutDriver
 from osmosis_ai.rollout.driver.http import open_http_driver
 from osmosis_ai.rollout.driver.in_process import InProcessDriver
 from osmosis_ai.rollout.server import create_rollout_server
@@ -68,9 +72,11 @@ def reply(request: dict[str, Any], call: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def driving(kind: str, root: Path, **wiring: Any) -> AsyncIterator[RolloutDriver]:
+async def driving(
+    kind: str, root: Path, budget: Budget | None = None, /, **wiring: Any
+) -> AsyncIterator[RolloutDriver]:
     backend = LocalBackend(**wiring)
-    with Controller(ScriptedClient(reply)) as controller:
+    with Controller(ScriptedClient(reply), budget=budget) as controller:
         if kind == "in-process":
             yield InProcessDriver(backend, controller=controller, artifact_root=root)
             return
@@ -181,3 +187,63 @@ async def test_tokens_that_cannot_be_kept_cost_a_warning(
             outcome = await driver.run(REQUEST)
     assert outcome.workflow.succeeded
     assert "rollout r1: its tokens are not kept: " in caplog.text
+
+
+class NeverSatisfied(AgentWorkflow):
+    """Asks again and again, whatever the answer."""
+
+    async def run(self, ctx: AgentWorkflowContext) -> list[MessageDict]:
+        while True:
+            with contextlib.suppress(RuntimeError):
+                await ask_model(ctx.prompt)
+            await asyncio.sleep(0)
+
+
+class TakesARefusal(AgentWorkflow):
+    """Ends as if nothing had happened."""
+
+    async def run(self, ctx: AgentWorkflowContext) -> list[MessageDict]:
+        with contextlib.suppress(RuntimeError):
+            for _ in range(5):
+                await ask_model(ctx.prompt)
+        return [*ctx.prompt, {"role": "assistant", "content": "42"}]
+
+
+@pytest.mark.parametrize("kind", ["in-process", "http"])
+@pytest.mark.parametrize("workflow", [TwoTurns, NeverSatisfied, TakesARefusal])
+async def test_a_rollout_past_its_budget_is_a_failed_workflow(
+    kind: str, workflow: type[AgentWorkflow], root: Path
+) -> None:
+    """Whatever it makes of the refusal: raise, go on, or say that it is done."""
+    budget = Budget(rollout=ModelLimits(max_model_calls=1))
+    async with driving(kind, root, budget, workflow=workflow, grader=ExactMatchGrader) as driver:
+        outcome = await driver.run(REQUEST)
+    assert not outcome.workflow.succeeded
+    assert outcome.workflow.err_message == "the rollout's budget is used up: max_model_calls = 1"
+    assert outcome.workflow.err_category == "agent_error"
+    assert outcome.workflow.no_result is None
+    assert outcome.grader is not None
+    assert outcome.grader.sample is None
+    assert classify(outcome).outcome is Outcome.WORKFLOW_FAILED
+
+
+@pytest.mark.parametrize("kind", ["in-process", "http"])
+async def test_what_a_grader_asks_of_the_rollouts_model_counts_as_well(
+    kind: str, root: Path
+) -> None:
+    """One budget for one rollout: who has asked is not always known."""
+    budget = Budget(rollout=ModelLimits(max_model_calls=2))
+    async with driving(kind, root, budget, workflow=TwoTurns, grader=AskingGrader) as driver:
+        outcome = await driver.run(REQUEST)
+    assert classify(outcome).outcome is Outcome.WORKFLOW_FAILED
+    assert "max_model_calls = 2" in (classify(outcome).message or "")
+
+
+@pytest.mark.parametrize("kind", ["in-process", "http"])
+async def test_a_rollout_past_the_budget_of_its_run_has_no_outcome(kind: str, root: Path) -> None:
+    """It did nothing wrong: with a larger budget it runs again."""
+    budget = Budget(run=ModelLimits(max_model_calls=3))
+    async with driving(kind, root, budget, workflow=TwoTurns, grader=ExactMatchGrader) as driver:
+        assert (await driver.run(REQUEST)).workflow.succeeded
+        with pytest.raises(BudgetError, match=r"evaluation\.run_max_model_calls = 3"):
+            await driver.run(REQUEST.model_copy(update={"id": "r2"}))

@@ -9,6 +9,8 @@ from typing import Any
 
 from osmosis_ai.rollout.safe_json import load_json
 
+from osmosis_ai.rollout.controller.usage import known
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
@@ -81,7 +83,10 @@ class ModelClient(ABC):
 
     def cost_usd(self, usage: Any) -> float | None:
         """What a call of that usage costs, in US dollars; None where the price is not known."""
-        return None
+        prompt, completion = known(usage, "prompt_tokens"), known(usage, "completion_tokens")
+        if self.price is None or prompt is None or completion is None:
+            return None
+        return prompt * self.price.prompt + completion * self.price.completion
 
     @abstractmethod
     async def complete(self, request: ModelRequest, call: ModelCall) -> ModelReply:

@@ -74,11 +74,17 @@ class LiteLLMClient(ModelClient):
 
     `params` may be any of its arguments, `api_base` and `timeout` included. Fields a provider does
     not know are left out, unless `drop_params = false` is among them. Raises ConfigError for a name
-    LiteLLM does not know, and where the key of its provider is not in the environment.
+    LiteLLM does not know, and where the key of its provider is not in the environment. A `price`
+    stands for the one in LiteLLM's table.
     """
 
     def __init__(
-        self, model: str, *, api_key: str | None = None, params: Mapping[str, Any] | None = None
+        self,
+        model: str,
+        *,
+        api_key: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        price: ModelPrice | None = None,
     ) -> None:
         self.name = model
         self._arguments: dict[str, Any] = {"drop_params": True, **(params or {}), "model": model}
@@ -88,7 +94,8 @@ class LiteLLMClient(ModelClient):
         litellm.suppress_debug_info = True
         _check_name(model)
         _check_key(model, self._arguments.get("api_key"))
-        self.price = _find_price(model)
+        self._has_own_price = price is not None
+        self.price = price or _find_price(model)
         self._session: aiohttp.ClientSession
 
     async def open(self) -> None:
@@ -117,6 +124,8 @@ class LiteLLMClient(ModelClient):
 
     def cost_usd(self, usage: Any) -> float | None:
         """By LiteLLM's table of prices, cached tokens at their own; None for what is not in it."""
+        if self._has_own_price:
+            return super().cost_usd(usage)
         if self.price is None or not isinstance(usage, dict):
             return None
         try:
