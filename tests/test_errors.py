@@ -11,6 +11,7 @@ import pytest
 from osmosis_ai import errors
 from osmosis_ai.errors import (
     BackendError,
+    BudgetError,
     ConfigError,
     DatasetError,
     GraderError,
@@ -32,6 +33,7 @@ EXAMPLES: list[OsmosisError] = [
     WorkflowError("failed", category="agent_error"),
     GraderError("failed"),
     BackendError("failed"),
+    BudgetError("used up"),
     ProtocolError("no such route", status_code=404),
     RunError("locked"),
 ]
