@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from osmosis_ai.rollout.safe_json import load_json
-
 from osmosis_ai.rollout.controller.usage import known
+from osmosis_ai.rollout.safe_json import load_json
 
 
 @dataclass(frozen=True, slots=True)
