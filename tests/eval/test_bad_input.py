@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from osmosis_ai.cli.main import main
 from osmosis_ai.errors import RunError
 from osmosis_ai.eval.config import EvalConfig, load_config
 from osmosis_ai.eval.evaluation import RunOptions, evaluate
@@ -234,3 +235,61 @@ async def test_a_data_set_that_changed_between_two_goes_is_refused_and_nothing_i
     summary = (await evaluate(config)).summary
     assert (summary.mean.value, summary.mean.over, summary.superseded) == (1.0, 3, 0)
     assert len(model.calls) == 3
+
+
+DYING = """
+import os
+import signal
+
+from osmosis_ai.rollout import (
+    AgentWorkflow,
+    AgentWorkflowConfig,
+    ConcurrencyConfig,
+    Grader,
+    LocalBackend,
+)
+from osmosis_ai.rollout.server import create_rollout_server
+
+
+class Workflow(AgentWorkflow):
+    async def run(self, ctx):
+        died = os.environ["DEMO_GREETING"]
+        if ctx.prompt[-1]["content"] == "question 6" and not os.path.exists(died):
+            open(died, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [*ctx.prompt, {"role": "assistant", "content": "x"}]
+
+
+class Passing(Grader):
+    async def grade(self, ctx):
+        ctx.set_reward(1.0)
+
+
+config = AgentWorkflowConfig(name="dying", concurrency=ConcurrencyConfig(max_concurrent=2))
+app = create_rollout_server(
+    backend=LocalBackend(workflow=Workflow, grader=Passing, workflow_config=config)
+)
+"""
+
+
+def test_a_server_that_dies_half_way_ends_the_run_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it had not answered is pending, not without a result: the next server runs it."""
+    path = make_demo(tmp_path, *(f"question {number}" for number in range(12)))
+    (tmp_path / "rollouts/demo/main.py").write_text(DYING)
+    path.write_text(CONFIG.replace("hello", str(tmp_path / "died")))
+    monkeypatch.chdir(tmp_path)
+    command = ["eval", "run", str(path), "--json"]
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    document, error = json.loads(captured.out), json.loads(captured.err.splitlines()[-1])["error"]
+    counts = document["resource"]["summary"]
+    assert (document["status"], error["code"]) == ("partial", "NETWORK")
+    assert "ended with signal 9. Its log, " in error["message"]
+    assert counts["outcomes"]["scored"] == counts["finished"] < 12
+    assert "The same command goes on with the other" in document["message"]
+    assert main(command) == 0
+    summary = json.loads(capsys.readouterr().out)["resource"]["summary"]
+    assert (summary["mean"]["value"], summary["mean"]["over"]) == (1.0, 12)
+    assert list((tmp_path / ".osmosis/evals/demo/rollouts").glob(".journals/*")) == []

@@ -27,6 +27,7 @@ STOP_PATIENCE_SEC = 5.0
 """How long a server that was told to end is waited for."""
 
 _INSTANCE_ID_VARIABLE = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
+_JOURNAL_VARIABLE = "_OSMOSIS_ROLLOUT_JOURNAL"
 _POLL_SEC = 0.05
 _HOST = "127.0.0.1"
 
@@ -87,6 +88,8 @@ async def start_server(
         variables={
             **_inherited(Path(python)),
             ARTIFACT_ROOT_VARIABLE: _absolute(artifact_root),
+            # It ends with its run, and what was cut off runs again: nobody waits for old answers.
+            _JOURNAL_VARIABLE: "off",
             "PYTHONUNBUFFERED": "1",
         },
         start_patience_sec=start_patience_sec,
