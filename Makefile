@@ -35,9 +35,11 @@ test: ## every test, on the newest Python
 
 test-frameworks: ## agents of each framework, in the environments of the frameworks
 	@env=$$($(strands)) && REQUIRE_TESTS="test_strands test_langgraph test_smolagents \
-		test_google_adk test_clients test_judge test_responses test_litellm_model" $$env/bin/python -m pytest tests/frameworks
+		test_google_adk test_clients test_judge test_drivers test_litellm_model \
+		test_responses" $$env/bin/python -m pytest tests/frameworks
 	@env=$$($(openai-agents)) && REQUIRE_TESTS="test_openai_agents test_pydantic_ai \
-		test_clients test_judge test_responses test_messages test_dialect_agents test_litellm_model" $$env/bin/python -m pytest tests/frameworks
+		test_clients test_judge test_drivers test_responses test_messages \
+		test_dialect_agents test_litellm_model" $$env/bin/python -m pytest tests/frameworks
 
 test-harbor: ## archived documents against Harbor's models, which need Python 3.12
 	@env=$$($(harbor)) && python=$$env/bin/python && new='sys.version_info >= (3, 12)' && \

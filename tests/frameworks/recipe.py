@@ -13,20 +13,31 @@ from osmosis_ai.rollout import ExecutionRequest, RolloutSample
 from osmosis_ai.rollout.driver.base import ModelSpec, RolloutItem
 from osmosis_ai.rollout.driver.choose import open_driver
 
-WORKSPACE = Path(__file__).parents[2] / "examples/agents"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WORKSPACE = EXAMPLES / "agents"
+MULTIPLY = EXAMPLES / "multiply/data/multiply.jsonl"
 
 
-async def solve(name: str, artifact_root: Path) -> list[RolloutSample]:
-    """Run every row at once; each must have its reward and a valid trajectory."""
+async def solve(
+    name: str,
+    artifact_root: Path,
+    *,
+    data: Path = WORKSPACE / "data/multiply.jsonl",
+    **chosen: str | None,
+) -> list[RolloutSample]:
+    """Run every row at once; each must have its reward and a valid trajectory.
+
+    `chosen` says which driver, else it is the one in this process.
+    """
     project = WORKSPACE / "rollouts" / name
-    lines = (WORKSPACE / "data/multiply.jsonl").read_text().splitlines()
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    rows = _load(data)
     async with open_driver(
         entrypoint=project / "main.py",
         project_path=project,
         import_roots=[project, WORKSPACE],
         model=ModelSpec("scripted:policy:reply"),
         artifact_root=artifact_root,
+        **chosen,
     ) as driver:
         work = [
             driver.run(_request(number, row), item=RolloutItem(row=number, attempt=0, seed=number))
@@ -51,6 +62,10 @@ def said_of(samples: list[RolloutSample]) -> set[tuple[str, str]]:
     said = [sample.extra_fields["endpoint"] for sample in samples]
     assert {(len(one["turns"]), one["side_calls"]) for one in said} == {(2, 0)}
     return {(one["verdict"], one["reason"]) for one in said}
+
+
+def _load(data: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.read_text().splitlines()]
 
 
 def _request(number: int, row: dict[str, Any]) -> ExecutionRequest:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("agents", reason="runs in the environment of OpenAI Agents")
+pytest.importorskip("pydantic_ai", reason="runs in the environment of OpenAI Agents")
 
 from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, function_tool
 from anthropic import AsyncAnthropic
