@@ -49,6 +49,12 @@ class Delivery:
             if letter.is_stranded:
                 await self._deliver(mailbox, letter)
 
+    def hand_over_written(self, mailbox: Mailbox) -> None:
+        """Hand over what is on disk, did not arrive and is not on its way."""
+        for letter in mailbox:
+            if letter.is_stranded and letter.is_written:
+                self.hand_over(mailbox, letter)
+
     def hand_over(self, mailbox: Mailbox, letter: Letter) -> None:
         """Have a mailbox's postman post an answer, after those that wait already."""
         letter.is_waiting = True
@@ -147,7 +153,7 @@ class Delivery:
         finally:
             letter.is_under_way = False
             self._owed.pop(letter, None)
-        letter.body = None
+        letter.note_arrived()
         self._settle(mailbox, letter, body, AnswerState.DELIVERED)
         self._keep_report(mailbox, acknowledgement)
 

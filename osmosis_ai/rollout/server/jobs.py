@@ -109,9 +109,7 @@ class Jobs:
         if adopt:
             await adopt_abandoned(journal)
         for mailbox in await finish_unfinished(journal):
-            for letter in mailbox:
-                if letter.is_stranded:
-                    self._delivery.hand_over(mailbox, letter)
+            self._delivery.hand_over_written(mailbox)
 
     async def admit(self, body: StartRequest) -> Admission:
         """Start a rollout, or find the one that is meant; nothing is run twice.
@@ -263,12 +261,14 @@ class Jobs:
         entry = None if self._journal is None else await _redirect(self._journal, accepted)
         if entry is not None:
             # Another request may have come in the meantime: what was written last is meant.
-            mailbox = self._mailbox(known, accepted.rollout_id) or mailbox_from(entry)
+            mailbox = self._mailbox(known, accepted.rollout_id) or mailbox or mailbox_from(entry)
             mailbox.readdress(mailbox_for(entry.accepted))
             give_owed(mailbox, entry)
         if isinstance(known, Ended):
             mailbox = self._reopen(known, mailbox or newer)
         assert mailbox is not None, "a rollout that runs has its mailbox"
+        # At once: another request of this moment must find this mailbox, and not make one more.
+        self._delivery.hand_over_written(mailbox)
         if any(letter.is_stranded for letter in mailbox):
             self._spawn(self._delivery.deliver_stranded(mailbox))
 

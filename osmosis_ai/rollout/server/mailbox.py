@@ -14,7 +14,15 @@ from osmosis_ai.rollout.trajectory.report import TrajectoryReport
 class Letter(Target):
     """One answer, from the request for it to its arrival."""
 
-    __slots__ = ("body", "is_given", "is_under_way", "is_waiting", "is_written", "kind")
+    __slots__ = (
+        "_arrived_at",
+        "body",
+        "is_given",
+        "is_under_way",
+        "is_waiting",
+        "is_written",
+        "kind",
+    )
 
     def __init__(self, kind: AnswerKind, url: str, *, headers: bytes) -> None:
         super().__init__(url, headers=headers)
@@ -27,11 +35,22 @@ class Letter(Target):
         self.is_under_way = False
         self.body: bytes | None = None
         """What is to arrive; None before it is given and when it has arrived."""
+        self._arrived_at: tuple[object, bytes] | None = None
 
     def give(self, body: bytes) -> None:
         """Put the answer in."""
         self.is_given = True
         self.body = body
+
+    def note_arrived(self) -> None:
+        """It was taken where it goes now."""
+        self.body = None
+        self._arrived_at = (self.address, self.headers)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether it was taken where it goes now, and not only where it went before."""
+        return self._arrived_at == (self.address, self.headers)
 
     @property
     def is_stranded(self) -> bool:

@@ -129,10 +129,14 @@ def mailbox_from(entry: Entry) -> Mailbox:
 
 
 def give_owed(mailbox: Mailbox, entry: Entry) -> None:
-    """Put the answers that are owed into a mailbox, but those that are on their way."""
+    """Put the answers that are owed into a mailbox, but those that are on their way.
+
+    One that has just arrived may still be owed on the disk: the note of it comes behind.
+    """
     bodies = {answer.kind: answer.body for answer in entry.owed}
     for letter in mailbox:
-        if letter.kind in bodies and not letter.is_under_way and not letter.is_waiting:
+        is_on_its_way = letter.is_under_way or letter.is_waiting
+        if letter.kind in bodies and not is_on_its_way and not letter.has_arrived:
             letter.give(bodies[letter.kind])
             letter.is_written = True
 

@@ -149,6 +149,22 @@ async def test_a_known_rollout_is_not_run_again_and_its_answers_go_to_the_newest
     assert run.runs == 1
 
 
+async def test_who_asks_many_times_in_one_moment_gets_the_same_answers_in_order(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A controller that starts anew may well ask for everything twice."""
+    async with serving(journal=path) as site:
+        await site.start()
+        await site.answers()
+    async with serving(journal=path) as site:
+        assert await asyncio.gather(*(start_again(site) for _ in range(5))) == [202] * 5
+        await site.answers()
+    posts = site.receiver.posts
+    assert [post.path for post in posts[:2]] == ["/r/completion", "/r/grader"]
+    assert len({(post.headers["idempotency-key"], post.raw) for post in posts}) == 2
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_who_asks_for_a_grade_of_an_earlier_server_too_late_is_told(path: Path) -> None:
     async with serving(journal=path) as site:
         await site.start(grader_callback_url=None)
