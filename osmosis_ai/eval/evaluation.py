@@ -100,13 +100,7 @@ async def evaluate(
     Estimate(value=0.7325, over=800, rows=200, ...)
     """
     options, told = options or RunOptions(), observer or Observer()
-    config.check_secrets(environ)
-    secret_names = config.secret_names
-    hide(environ[name] for name in secret_names if name in environ)
-    if config.file.advanced:
-        logger.warning("[advanced] is for hosted runs, and ignored here")
-    for unmet in () if options.isolated else find_unmet(config.rollout_dir):
-        logger.warning(unmet)
+    _check(config, options, environ)
     model = config.model_spec(environ)
     dataset = load_dataset(_dataset_path(config, rows))
     limit = config.file.evaluation.limit
@@ -120,20 +114,9 @@ async def evaluate(
         retried=options.retried,
     ) as store:
         told.opened(store.run, store.notes)
-        hidden = {SECRET_NAMES_VARIABLE: ",".join(secret_names)}
-        with _environment({**config.file.env, **hidden}):
+        with _environment(config):
             async with open_driver(
-                entrypoint=config.entrypoint,
-                project_path=config.rollout_dir,
-                import_roots=(config.rollout_dir, config.workspace),
-                model=model,
-                artifact_root=store.run.paths.rollouts,
-                driver=options.driver,
-                server_url=options.server_url,
-                on_sample=store.write_sample,
-                listener=config.listener,
-                isolation=_isolation(config, options, told),
-                budget=config.budget(store.ledger.spent),
+                model=model, **_driver_arguments(config, store, options, told)
             ) as driver:
                 if config.file.model.probe:
                     await driver.probe()
@@ -146,6 +129,33 @@ async def evaluate(
                     max_in_flight=options.max_in_flight,
                     on_progress=told.progressed,
                 )
+
+
+def _check(config: EvalConfig, options: RunOptions, environ: Mapping[str, str]) -> None:
+    """Say what is missing before anything is made, and know what is not to be said."""
+    config.check_secrets(environ)
+    hide(environ[name] for name in config.secret_names if name in environ)
+    if config.file.advanced:
+        logger.warning("[advanced] is for hosted runs, and ignored here")
+    for unmet in () if options.isolated else find_unmet(config.rollout_dir):
+        logger.warning(unmet)
+
+
+def _driver_arguments(
+    config: EvalConfig, store: RunStore, options: RunOptions, told: Observer
+) -> dict[str, Any]:
+    return {
+        "entrypoint": config.entrypoint,
+        "project_path": config.rollout_dir,
+        "import_roots": (config.rollout_dir, config.workspace),
+        "artifact_root": store.run.paths.rollouts,
+        "driver": options.driver,
+        "server_url": options.server_url,
+        "on_sample": store.write_sample,
+        "listener": config.listener,
+        "isolation": _isolation(config, options, told),
+        "budget": config.budget(store.ledger.spent),
+    }
 
 
 def _dataset_path(config: EvalConfig, rows: Iterable[Mapping[str, Any]] | None) -> Path:
@@ -174,11 +184,13 @@ def _header(
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def _environment(config: EvalConfig) -> Iterator[None]:
     """Set a config's `[env]` while its rollouts run, and put back what was there.
 
     The working directory too: a workflow may change it, and paths are told from here.
     """
+    # Servers that are started meanwhile learn what they have to hide.
+    variables = {**config.file.env, SECRET_NAMES_VARIABLE: ",".join(config.secret_names)}
     before = {name: os.environ.get(name) for name in variables}
     here = os.getcwd()
     os.environ.update(variables)
