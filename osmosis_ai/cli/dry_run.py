@@ -34,5 +34,6 @@ def _facts(config: EvalConfig, section: str) -> Iterator[Fact]:
 
 
 def _count(plan: Plan) -> Fact:
-    rows = f"{len(plan.selection):,} of {plan.total_rows:,} rows, {plan.n} times each"
+    often = "once" if plan.n == 1 else f"{plan.n} times"
+    rows = f"{len(plan.selection):,} of {plan.total_rows:,} rows, {often} each"
     return Fact("Rollouts", f"{plan.items:,}", rows)

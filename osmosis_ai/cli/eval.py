@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +72,8 @@ def run(
         forecast = forecast_run(loaded, options=options, environ=os.environ)
         if forecast is not None:
             confirm(forecast, yes=yes, mode=mode)
-        raise typer.Exit(_run(loaded, options, _Wishes(mode, min_scored, by)))
+        wishes = _Wishes(mode, min_scored, by, partial(flags.command, ctx))
+        raise typer.Exit(_run(loaded, options, wishes))
 
 
 class _Wishes(NamedTuple):
@@ -80,6 +82,8 @@ class _Wishes(NamedTuple):
     mode: Mode
     min_scored: float | None
     by: str | None
+    again: Callable[[str], str]
+    """Their command with one more flag."""
 
 
 def _run(config: EvalConfig, options: RunOptions, wishes: _Wishes) -> int:
@@ -93,7 +97,7 @@ def _run(config: EvalConfig, options: RunOptions, wishes: _Wishes) -> int:
 
 def _print_result(run: Run, result: EvalResult, wishes: _Wishes) -> int:
     """Show what was measured; the exit code says whether all is done, and enough is scored."""
-    summary, (mode, min_scored, by) = result.summary, wishes
+    summary, (mode, min_scored, by, again) = result.summary, wishes
     groups = groups_beside(run, by, mode=mode)
     is_whole = result.halted_by is None and not summary.pending
     print_operation(
@@ -101,7 +105,7 @@ def _print_result(run: Run, result: EvalResult, wishes: _Wishes) -> int:
         status="success" if is_whole else "partial",
         resource=run_data(run, summary, result.timing) | _grouped(by, groups),
         message=_message(result),
-        next_steps=list(_next_steps(run, result)),
+        next_steps=list(_next_steps(run, result, again)),
         sections=[*result_sections(run, summary, result.timing), *group_sections(by, groups)],
         mode=mode,
     )
@@ -121,12 +125,12 @@ def _grouped(by: str | None, groups: Sequence[GroupSummary]) -> dict[str, Any]:
 
 def _message(result: EvalResult) -> str:
     summary = result.summary
-    done = f"{summary.finished:,} of {summary.items:,} rollouts are done."
     lost = summary.outcomes[Outcome.NO_RESULT]
+    without = f", {lost:,} of them without a result" if lost else ""
+    done = f"{summary.finished:,} of {summary.items:,} rollouts are done{without}."
     if result.halted_by is None:
         return done
-    again = f" --retry-no-result gives the {lost:,} without a result another go." if lost else ""
-    return f"{done} The same command goes on with the other {summary.pending:,}.{again}"
+    return f"{done} The same command goes on with the other {summary.pending:,}."
 
 
 def _too_few(summary: Summary, min_scored: float) -> OsmosisError:
@@ -137,15 +141,26 @@ def _too_few(summary: Summary, min_scored: float) -> OsmosisError:
     )
 
 
-def _next_steps(run: Run, result: EvalResult) -> Iterator[dict[str, str]]:
+def _next_steps(
+    run: Run, result: EvalResult, again: Callable[[str], str]
+) -> Iterator[dict[str, str]]:
     outcomes = result.summary.outcomes
     show = f"osmosis eval show {shlex.quote(_reachable(run))}"
-    if any(outcomes[outcome] for outcome in (*FAILED, Outcome.NO_RESULT)):
+    lost, failed = outcomes[Outcome.NO_RESULT], sum(outcomes[outcome] for outcome in FAILED)
+    if lost or failed:
         yield {"description": "See what failed", "command": f"{show} --failed"}
+    if lost:
+        yield _retry(f"the {lost:,} without a result", again("--retry-no-result"))
+    if failed:
+        yield _retry(f"the {failed:,} that failed", again("--retry-failed"))
     yield {
         "description": "Look at one row",
         "command": f"{show} --row {run.selection.ranges[0][0]}",
     }
+
+
+def _retry(which: str, command: str) -> dict[str, str]:
+    return {"description": f"Run {which} again", "command": command}
 
 
 def _reachable(run: Run) -> str:

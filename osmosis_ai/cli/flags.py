@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -42,6 +43,29 @@ def run_options(params: Mapping[str, Any]) -> RunOptions:
         server_url=params["server"],
         isolated=params["isolated"],
     )
+
+
+def command(ctx: typer.Context, *more: str) -> str:
+    """The command line again, with other flags: that of the same run, not started over."""
+    words = ["osmosis", "eval", "run"]
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        value = ctx.params.get(name)
+        if value == parameter.default or name in _OF_ONE_GO:
+            continue
+        if isinstance(value, bool):
+            words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+        else:
+            words += [*_option(parameter), str(value)]
+    return shlex.join([*words, *more])
+
+
+_OF_ONE_GO = frozenset({"fresh", "retry_failed", "retry_no_result", "dry_run"})
+"""Flags that belong to one go at a run, and not to the next."""
+
+
+def _option(parameter: Any) -> list[str]:
+    return [parameter.opts[0]] if parameter.param_type_name == "option" else []
 
 
 def _retried(params: Mapping[str, Any]) -> frozenset[Outcome]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from bdb import BdbQuit
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -18,7 +19,8 @@ T = TypeVar("T")
 def run_interruptible(work: Coroutine[Any, Any, T]) -> T | None:
     """Run a coroutine; Ctrl-C, or SIGTERM, cancels it, and the result is None when it has ended.
 
-    A second one ends the process, whatever users' code does meanwhile.
+    A second one ends the process, whatever users' code does meanwhile. `q` at the prompt of a
+    debugger ends the work too.
     """
     with asyncio.Runner() as runner:
         task = runner.get_loop().create_task(work)
@@ -29,6 +31,8 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T | None:
                 if interrupt.count:
                     return None
                 raise
+            except BdbQuit:
+                return None
 
 
 async def _await(task: asyncio.Task[T]) -> T:

@@ -21,8 +21,8 @@ WIDE = 160
 """Columns where the output is no terminal and nobody says: nothing has to be folded."""
 
 
-NARROW = 80
-"""Fewer columns than this have no room for notes in a column of their own."""
+NOTE_CHARS = 40
+"""Where fewer are left beside the values, notes have no column of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,13 @@ def print_operation(
         )
         return
     print_sections(sections, mode=mode)
-    closing = [message, *(f"{step['description']}: {step['command']}" for step in next_steps)]
+    steps = "\n".join(f"{step['description']}: {step['command']}" for step in next_steps)
     if mode is Mode.PLAIN:
-        print("\n".join(closing))
-    else:
-        console().print(Text("\n".join(["", *closing])), soft_wrap=True)
+        print(f"{message}\n{steps}")
+        return
+    console().print(Text(f"\n{message}"))
+    # A command is left whole, to be copied.
+    console().print(Text(steps), soft_wrap=True)
 
 
 def print_list(
@@ -131,7 +133,7 @@ def print_sections(
     if mode is not Mode.PLAIN:
         out = console(file)
         for section in sections:
-            out.print(_block(section, narrow=out.width < NARROW))
+            out.print(_block(section, width=out.width))
         return
     for section in sections:
         if with_titles:
@@ -153,17 +155,24 @@ def _print_json(content: Mapping[str, Any]) -> None:
     print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
 
 
-def _block(section: Section, *, narrow: bool) -> Group:
+def _block(section: Section, *, width: int) -> Group:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    if not narrow:
+    has_notes = _has_notes(section, width)
+    if has_notes:
         grid.add_column(style="dim", overflow="fold")
     for fact in section.facts:
         value, note = Text(fact.value), Text(fact.note, style="dim")
-        cells = [value.append("  ").append_text(note)] if narrow else [value, note]
+        cells = [value, note] if has_notes else [value.append("  ").append_text(note)]
         grid.add_row(Text(fact.label), *cells)
     return Group(Text(section.title, style="bold"), Padding(grid, (0, 0, 0, 2), expand=False))
+
+
+def _has_notes(section: Section, width: int) -> bool:
+    """Whether a column of notes leaves each value whole: a path that is folded cannot be copied."""
+    values = max((len(fact.label) + len(fact.value) for fact in section.facts), default=0)
+    return any(fact.note for fact in section.facts) and values + NOTE_CHARS <= width
 
 
 def _print_table(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:

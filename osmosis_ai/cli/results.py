@@ -13,8 +13,8 @@ from osmosis_ai.eval.attempts import Agreement, Chance
 from osmosis_ai.eval.breakdown import GroupSummary
 from osmosis_ai.eval.distribution import Distribution
 from osmosis_ai.eval.estimate import Estimate
-from osmosis_ai.eval.metrics import Summary
-from osmosis_ai.eval.outcome import Outcome
+from osmosis_ai.eval.metrics import ErrorCount, Summary
+from osmosis_ai.eval.outcome import FAILED, Outcome
 from osmosis_ai.eval.record import Record, to_json
 from osmosis_ai.eval.run_folder import Run
 from osmosis_ai.eval.timing import Timing
@@ -69,7 +69,7 @@ def result_sections(run: Run, summary: Summary, timing: Timing) -> list[Section]
         Section("Outcomes", list(_outcomes(summary))),
         *_error_sections(summary),
         *_cost_sections(timing),
-        Section("Where", list(_places(run))),
+        Section("Where", list(_places(run, summary))),
     ]
 
 
@@ -118,13 +118,13 @@ def _mean_reach(estimate: Estimate) -> str:
     error = f"; standard error {estimate.stderr:.4f}"
     if estimate.low is None or estimate.high is None:
         return error
-    return f"{error}, 95 % interval {estimate.low:.4f} to {estimate.high:.4f}"
+    return f"{error}, 95% interval {estimate.low:.4f} to {estimate.high:.4f}"
 
 
 def _share_reach(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
-    return f"; 95 % interval {estimate.low:.1%} to {estimate.high:.1%}"
+    return f"; 95% interval {estimate.low:.1%} to {estimate.high:.1%}"
 
 
 def _chance(name: str, point: Chance) -> Fact:
@@ -172,14 +172,17 @@ def _outcomes(summary: Summary) -> Iterator[Fact]:
 
 
 def _error_sections(summary: Summary) -> Iterator[Section]:
-    facts = [
-        Fact(error.category or error.outcome, f"{error.count:,}", error.message)
-        for error in summary.errors
-    ]
+    facts = [Fact(error.outcome, f"{error.count:,}", _told(error)) for error in summary.errors]
     more = summary.error_kinds - len(facts)
     if facts:
         title = f"Errors (and {more:,} more kinds)" if more else "Errors"
         yield Section(title, facts)
+
+
+def _told(error: ErrorCount) -> str:
+    """What went wrong, with the one port or number that was its own where there were several."""
+    alike = error.count > 1 and error.example != error.message
+    return f"{error.example}, and the like" if alike else error.example
 
 
 def _cost_sections(timing: Timing) -> Iterator[Section]:
@@ -193,9 +196,9 @@ GROUP_COLUMNS = (
     Column("rows", right=True),
     Column("scored", right=True, least_width=70),
     Column("mean", right=True),
-    Column("95 % interval", right=True, least_width=80),
+    Column("95% interval", right=True, least_width=80),
     Column("pass rate", right=True),
-    Column("95 % interval", right=True, least_width=100),
+    Column("95% interval", right=True, least_width=100),
 )
 
 
@@ -219,10 +222,22 @@ def _interval(estimate: Estimate, form: str) -> str:
     return f"{format(estimate.low, form)} to {format(estimate.high, form)}"
 
 
-def _places(run: Run) -> Iterator[Fact]:
+def _places(run: Run, summary: Summary) -> Iterator[Fact]:
     files = (run.paths.records, run.paths.summary, run.paths.rollouts, run.paths.log)
     there = ", ".join(path.name for path in files if path.exists())
     yield Fact("Run folder", short_path(run.paths.folder), there)
+    failed = any(summary.outcomes[outcome] for outcome in (*FAILED, Outcome.NO_RESULT))
+    if failed and has_tracebacks(run.paths.log):
+        yield Fact("Tracebacks", short_path(run.paths.log))
+
+
+def has_tracebacks(log: Path) -> bool:
+    """Whether there is one in a log; a server that runs elsewhere has them in its own."""
+    try:
+        with log.open("rb") as file:
+            return any(line.startswith(b"Traceback (most recent call last)") for line in file)
+    except OSError:
+        return False
 
 
 def record_data(record: Record, run: Run) -> dict[str, Any]:
@@ -272,8 +287,15 @@ def record_section(record: Record, run: Run) -> Section:
         Fact("Seconds", _cell(record.duration_sec, ".3f"), record_parts(record)),
         Fact("Error", _error(record), record.error_phase or ""),
         Fact("Folder", short_path(run.paths.rollouts / record.rollout_id)),
+        *_traceback(record, run),
     ]
     return Section(title, [fact for fact in facts if fact.value not in ("", ABSENT)])
+
+
+def _traceback(record: Record, run: Run) -> Iterator[Fact]:
+    # Each is logged once, in a message that names its rollout.
+    if record.error_summary is not None and has_tracebacks(run.paths.log):
+        yield Fact("Traceback", short_path(run.paths.log), f"below {record.rollout_id}")
 
 
 def _failed_calls(record: Record) -> str:
@@ -282,8 +304,7 @@ def _failed_calls(record: Record) -> str:
 
 
 def _error(record: Record) -> str:
-    said = [record.error_category, record.error_message]
-    return ": ".join(part for part in said if part)
+    return record.complaint or record.error_category or ""
 
 
 def _cell(value: float | None, form: str) -> str:

@@ -42,7 +42,5 @@ def cost(dollars: float | None) -> str:
 
 def _seconds(label: str, found: Quantiles | None, what: str) -> Iterator[Fact]:
     if found is not None:
-        note = (
-            f"half take less; 95 % less than {found.p95:.3g} s, the longest {found.longest:.3g} s"
-        )
+        note = f"half take less; 95% less than {found.p95:.3g} s, the longest {found.longest:.3g} s"
         yield Fact(label, f"{found.p50:.3g} s", f"{note}; over {found.over:,} {what}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from osmosis_ai.eval.attempts import (
@@ -43,8 +43,10 @@ class ErrorCount:
     outcome: str
     category: str
     message: str
-    """Its first line; `*` stands for what names one rollout alone."""
+    """One line; `*` stands for what names one rollout alone."""
     count: int
+    example: str = field(default="", compare=False)
+    """One of them as it was told. Which one is a matter of time: it is in no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,10 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """The summary as `summary.json` holds it."""
         versions = {"schema_version": SCHEMA_VERSION, "confidence": CONFIDENCE}
-        return versions | asdict(self) | {"pending": self.pending}
+        content = asdict(self)
+        for error in content["errors"]:
+            del error["example"]
+        return versions | content | {"pending": self.pending}
 
 
 def summarize(
@@ -138,7 +143,7 @@ def summarize_tally(table: Tally, *, rows: int, pass_threshold: float) -> Summar
         pass_hat_k=tuple(estimate_pass_hat_k(by_row, k) for k in ks),
         distribution=distribution,
         agreement=measure_agreement(rewards) if n > 1 else None,
-        errors=tuple(_error_count(*one) for one in complaints[:SHOWN_ERRORS]),
+        errors=tuple(_error_count(table, *one) for one in complaints[:SHOWN_ERRORS]),
         error_kinds=len(complaints),
         usage=Usage(**table.usage()),
         superseded=table.superseded,
@@ -147,15 +152,19 @@ def summarize_tally(table: Tally, *, rows: int, pass_threshold: float) -> Summar
 
 def find_doubts(summary: Summary) -> list[str]:
     """What a person should think about before believing the numbers; mostly nothing."""
+    scored = summary.outcomes[Outcome.SCORED]
+    if summary.finished and not scored:
+        counts = ", ".join(f"{count:,} {name}" for name, count in summary.outcomes.items() if count)
+        return [f"0 of {summary.finished:,} rollouts are scored: {counts}"]
     spread = summary.distribution
     if spread is None or summary.mean.over < 2 or spread.minimum != spread.maximum:
         return []
     return [f"all {summary.mean.over:,} rewards are {spread.minimum:g}; is the grader right?"]
 
 
-def _error_count(complaint: Complaint, count: int) -> ErrorCount:
+def _error_count(table: Tally, complaint: Complaint, count: int) -> ErrorCount:
     outcome, category, message = complaint
-    return ErrorCount(outcome.value, category, message, count)
+    return ErrorCount(outcome.value, category, message, count, table.example(complaint))
 
 
 def _powers_of_two(n: int) -> list[int]:

@@ -39,6 +39,8 @@ class Verdict:
     phase: Phase | None = None
     category: str | None = None
     message: str | None = None
+    summary: str | None = None
+    """What user code raised, in one line, and where."""
 
 
 def classify(outcome: ExecutionOutcome) -> Verdict:
@@ -121,9 +123,11 @@ def _graded(grader: ExecutionResult) -> Verdict:
 def _failed(
     outcome: Outcome, result: ExecutionResult, *, phase: Phase, reason: str | None = None
 ) -> Verdict:
+    is_raised = reason is None or reason == result.err_message
     return Verdict(
         outcome,
         phase=result.phase or phase,
         category=result.err_category,
         message=reason or result.err_message or str(result.status),
+        summary=result.err_summary if is_raised else None,
     )

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from osmosis_ai.eval.outcome import Outcome, Verdict
 from osmosis_ai.redaction import redact
 from osmosis_ai.rollout.driver.base import RolloutItem, seed_for
+from osmosis_ai.rollout.raised import one_line
 from osmosis_ai.rollout.safe_json import safe_text
 from osmosis_ai.rollout.types import ExecutionOutcome, RolloutId, RolloutTiming
 
@@ -48,6 +49,8 @@ class Record:
     error_phase: str | None = None
     error_category: str | None = None
     error_message: str | None = None
+    error_summary: str | None = None
+    """What user code raised, in one line for people: class, message and place."""
     calls: _Count | None = None
     """Model calls; None where the driver did not see them."""
     failed_calls: _Count | None = None
@@ -70,6 +73,13 @@ class Record:
     call_sec: tuple[FiniteFloat, ...] | None = None
     """Each model call that was answered."""
     schema_version: Literal[1] = SCHEMA_VERSION
+
+    @property
+    def complaint(self) -> str | None:
+        """What went wrong, in one line for people; None where nothing did."""
+        if self.error_summary is not None:
+            return self.error_summary
+        return None if self.error_message is None else one_line(self.error_message)
 
 
 def item_for(*, row: int, attempt: int, item: str) -> RolloutItem:
@@ -101,7 +111,8 @@ def make_record(
         reward=verdict.reward,
         error_phase=verdict.phase,
         error_category=verdict.category,
-        error_message=None if verdict.message is None else _told(verdict.message),
+        error_message=_told(verdict.message),
+        error_summary=_told(verdict.summary),
         calls=None if usage is None else usage.calls,
         failed_calls=None if usage is None else usage.failed_calls,
         retries=None if usage is None else usage.retries,
@@ -154,11 +165,10 @@ _KEYS = {"try" if field.name == "try_index" else field.name: field.name for fiel
 """The keys of a line, and the fields they are."""
 
 
-def _told(message: str) -> str:
-    return _shortened(redact(safe_text(message)))
-
-
-def _shortened(text: str) -> str:
+def _told(message: str | None) -> str | None:
+    if message is None:
+        return None
+    text = redact(safe_text(message))
     if len(text) <= MAX_MESSAGE_CHARS:
         return text
     return f"{text[:MAX_MESSAGE_CHARS]}... ({len(text)} characters)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bdb import BdbQuit
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ from osmosis_ai.eval.store import RunStore
 from osmosis_ai.eval.timing import Timing
 from osmosis_ai.rollout.descriptors import raise_descriptor_limit
 from osmosis_ai.rollout.driver.base import RolloutDriver, rollout_id_for
-from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.garbage import patient_collector
+from osmosis_ai.rollout.raised import has_left_debugger, summarize_error
 from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionRequest
 
 logger = logging.getLogger(__name__)
@@ -144,8 +145,13 @@ class _Session:
     async def work(self, items: Iterator[_Item]) -> None:
         """Share the items among workers; the rows are read as they are needed."""
         self._tell(None)
-        async with asyncio.TaskGroup() as group:
-            self._hire(group, items)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._hire(group, items)
+        except BaseExceptionGroup as errors:
+            if has_left_debugger(errors):
+                raise BdbQuit from None
+            raise
 
     def _hire(self, group: asyncio.TaskGroup, items: Iterator[_Item]) -> None:
         """Have as many workers as may be now, and as there are items for."""
@@ -204,12 +210,12 @@ class _Session:
         try:
             outcome = await self.driver.run(request, item=rollout_item)
             verdict = classify(outcome)
-        except (BackendError, BudgetError, ProtocolError):
+        except (BackendError, BudgetError, ProtocolError, BdbQuit):
             raise
         except Exception as error:
             # One rollout that its driver loses must not end the run.
             logger.exception("rollout %s: the driver failed", rollout_id)
-            verdict = no_result(f"the driver failed: {error_text(error)}")
+            verdict = no_result(f"the driver failed: {summarize_error(error)}")
         record = make_record(
             verdict,
             outcome,

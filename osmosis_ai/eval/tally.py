@@ -30,7 +30,7 @@ class Complaint(NamedTuple):
     category: str
     """Empty where there is none."""
     message: str
-    """The first line, shortened; `*` stands for what names one rollout alone."""
+    """One line, shortened; `*` stands for what names one rollout alone."""
 
 
 class RowTally(NamedTuple):
@@ -73,6 +73,8 @@ class Tally:
     _complaints: array[int] = field(default_factory=lambda: array("i"))
     """The place of what went wrong in `_complaint_places`; -1 where nothing did."""
     _complaint_places: dict[Complaint, int] = field(default_factory=dict)
+    _examples: dict[Complaint, str] = field(default_factory=dict)
+    """The first of each as it was told, where that is not how all of them are."""
 
     @property
     def finished(self) -> int:
@@ -118,6 +120,10 @@ class Tally:
             ((text, count) for text, count in found if count), key=lambda one: (-one[1], one[0])
         )
 
+    def example(self, complaint: Complaint) -> str:
+        """One that was told so, ports and numbers included."""
+        return self._examples.get(complaint, complaint.message)
+
     def add(self, record: Record) -> None:
         """Take in a record; it replaces an earlier try at its item."""
         place = record.row * self.n + record.attempt
@@ -156,8 +162,10 @@ class Tally:
     def _complaint_place(self, record: Record) -> int:
         if record.error_category is None and record.error_message is None:
             return -1
-        message = _shape(record.error_message or "")
-        complaint = Complaint(record.outcome, record.error_category or "", message)
+        told = (record.complaint or "")[: 2 * SHOWN_CHARS]
+        complaint = Complaint(record.outcome, record.error_category or "", _shape(told))
+        if told[:SHOWN_CHARS] != complaint.message:
+            self._examples.setdefault(complaint, told[:SHOWN_CHARS])
         return self._complaint_places.setdefault(complaint, len(self._complaint_places))
 
     def _make_room(self) -> None:
@@ -194,8 +202,7 @@ SHOWN_CHARS = 200
 
 
 def _shape(message: str) -> str:
-    first, _, _ = message.strip().partition("\n")
-    return _OWN.sub("*", first[: 2 * SHOWN_CHARS])[:SHOWN_CHARS]
+    return _OWN.sub("*", message)[:SHOWN_CHARS]
 
 
 def _or_nan(number: float | None) -> float:

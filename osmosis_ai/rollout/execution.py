@@ -6,11 +6,15 @@ import asyncio
 import copy
 import logging
 import math
+import os
 import sys
+from bdb import BdbQuit
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from osmosis_ai.rollout.agent_workflow import AgentWorkflowOutput
 from osmosis_ai.rollout.context import (
@@ -20,7 +24,7 @@ from osmosis_ai.rollout.context import (
 )
 from osmosis_ai.rollout.grader import NoResult
 from osmosis_ai.rollout.program import Program
-from osmosis_ai.rollout.safe_json import safe_text
+from osmosis_ai.rollout.raised import error_text, has_left_debugger, summarize_error
 from osmosis_ai.rollout.types import (
     ExecutionRequest,
     ExecutionResult,
@@ -45,9 +49,10 @@ async def run_workflow(
 ) -> ExecutionResult:
     """Run the user's workflow once; whatever it raises becomes the result.
 
-    Only a cancellation that somebody requested passes, also where the workflow swallowed it, and
-    KeyboardInterrupt. `variables` holds the context variables of user code, so that a grader sees
-    those its workflow set; without it the code gets a copy of the caller's.
+    What passes is a cancellation that somebody requested, also where the workflow swallowed it,
+    KeyboardInterrupt, and BdbQuit, for whoever leaves a debugger wants to leave. `variables` holds
+    the context variables of user code, so that a grader sees those its workflow set; without it
+    the code gets a copy of the caller's.
     """
 
     async def work() -> ExecutionResult:
@@ -65,7 +70,9 @@ async def run_workflow(
             sample = await _sample_from(returned, request=request, context=context)
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample, phase="workflow")
 
-    return await _contained(work, phase="workflow", request=request, variables=variables)
+    return await _contained(
+        work, phase="workflow", request=request, context=context, variables=variables
+    )
 
 
 async def run_grader(
@@ -98,20 +105,33 @@ async def run_grader(
         sample = _check_graded(grader_context.sample, returned)
         return ExecutionResult(status=RolloutStatus.SUCCESS, sample=sample, phase="grader")
 
-    return await _contained(
-        work, phase="grader", request=request, variables=variables, sample=result.sample
+    graded = await _contained(
+        work,
+        phase="grader",
+        request=request,
+        context=context,
+        variables=variables,
+        sample=result.sample,
     )
+    if graded.err_summary is None or result.sample is not None:
+        return graded
+    return graded.model_copy(update={"err_summary": f"{graded.err_summary}; {_NO_SAMPLE}"})
 
 
 def failure_from(
-    error: BaseException, *, phase: Phase, sample: RolloutSample | None = None
+    error: BaseException,
+    *,
+    phase: Phase,
+    sample: RolloutSample | None = None,
+    root: str | None = None,
 ) -> ExecutionResult:
-    """The structured result of an exception that user code raised."""
+    """The structured result of an exception that user code raised; its files lie in `root`."""
     return ExecutionResult(
         status=RolloutStatus.FAILURE,
         sample=sample,
         err_message=error_text(error),
         err_category=categorize(error),
+        err_summary=summarize_error(error, root=root),
         phase=phase,
         no_result=error_text(error) if isinstance(error, NoResult) else None,
     )
@@ -124,15 +144,6 @@ def categorize(error: BaseException) -> RolloutErrorCategory:
     if isinstance(error, ValueError | TypeError | AssertionError):
         return RolloutErrorCategory.VALIDATION_ERROR
     return RolloutErrorCategory.AGENT_ERROR
-
-
-def error_text(error: BaseException) -> str:
-    """`str(error)` made safe to send, or the class name where that is empty."""
-    try:
-        text = str(error)
-    except Exception:  # __str__ is the user's, and a broken one must not cost the result
-        text = ""
-    return safe_text(text) or type(error).__name__
 
 
 def own_copy(value: Any) -> Any:
@@ -162,6 +173,7 @@ async def _contained(
     *,
     phase: Phase,
     request: ExecutionRequest,
+    context: RolloutContext,
     variables: Context | None,
     sample: RolloutSample | None = None,
 ) -> ExecutionResult:
@@ -173,17 +185,19 @@ async def _contained(
 
     def failed(error: BaseException) -> ExecutionResult:
         logger.error("rollout %s: %s failed", request.id, phase, exc_info=error)
-        return failure_from(error, phase=phase, sample=sample)
+        return failure_from(
+            error, phase=phase, sample=sample, root=context.project_path or os.curdir
+        )
 
-    async def captured() -> ExecutionResult | KeyboardInterrupt:
+    async def captured() -> ExecutionResult | KeyboardInterrupt | BdbQuit:
         try:
             return await work()
         except (asyncio.CancelledError, GeneratorExit):
             raise
-        except KeyboardInterrupt as exc:
+        except (KeyboardInterrupt, BdbQuit) as exc:
             return exc  # raised in here it would stop the loop before it reached the caller
         except BaseException as exc:  # the user's code may raise anything, groups included
-            return failed(exc)
+            return BdbQuit() if has_left_debugger(exc) else failed(exc)
 
     is_cancelled = _watch_cancellation()
     try:
@@ -193,7 +207,7 @@ async def _contained(
         if is_cancelled():
             raise
         return failed(exc)
-    if isinstance(result, KeyboardInterrupt):
+    if isinstance(result, KeyboardInterrupt | BdbQuit):
         raise result
     if is_cancelled():
         raise asyncio.CancelledError(f"rollout {request.id} was cancelled")
@@ -224,15 +238,21 @@ async def _sample_from(
     """The sample of an explicit output, or of the registered source where there is none."""
     if returned is None:
         return _check_sample(await context.get_sample())
+    try:
+        return _returned_sample(returned, label=request.label)
+    except ValidationError as error:
+        error.add_note("it is in what run() returned")
+        raise
+
+
+def _returned_sample(returned: Any, *, label: str | None) -> RolloutSample | None:
     if isinstance(returned, AgentWorkflowOutput):
         output = type(returned).model_validate(returned)
         if output.messages is None:
             return None
-        return RolloutSample(
-            messages=output.messages, label=request.label, metrics=dict(output.metrics)
-        )
+        return RolloutSample(messages=output.messages, label=label, metrics=dict(output.metrics))
     if isinstance(returned, list):
-        return RolloutSample(messages=returned, label=request.label)
+        return RolloutSample(messages=returned, label=label)
     raise TypeError(
         f"run() returned {type(returned).__name__}; return an AgentWorkflowOutput, a list of "
         "message dicts, or None where an agent registered itself"
@@ -252,14 +272,24 @@ def _check_graded(sample: RolloutSample | None, returned: Any) -> RolloutSample:
     if sample.remove_sample:
         return sample
     if sample.reward is None:
-        raise ValueError("Sample has no reward after grading" + _returned_hint(returned))
+        raise _no_reward(returned)
     # A sample built without validation can hold anything.
     if not isinstance(sample.reward, float) or not math.isfinite(sample.reward):
         raise ValueError(f"the reward {sample.reward!r} is not a finite float")
     return sample
 
 
-def _returned_hint(returned: Any) -> str:
+_NO_SAMPLE = "there was no sample: run() returned no messages and registered no sample source"
+
+
+def _no_reward(returned: Any) -> ValueError:
+    # The message itself is what every controller gets, word for word.
+    message = "Sample has no reward after grading"
     if isinstance(returned, bool | int | float):
-        return f": grade() returned {returned!r}; give a reward with ctx.set_reward({returned!r})"
-    return ""
+        return ValueError(
+            f"{message}: grade() returned {returned!r}; give a reward with "
+            f"ctx.set_reward({returned!r})"
+        )
+    error = ValueError(message)
+    error.add_note("call ctx.set_reward(...) in grade(), or set ctx.sample.remove_sample = True")
+    return error

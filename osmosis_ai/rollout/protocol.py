@@ -154,6 +154,7 @@ class RolloutCompleteRequest(DeferredModel):
     extra_fields: dict[str, Any] | None = None
     err_message: str | None = None
     err_category: RolloutErrorCategory | None = None
+    err_summary: str | None = None
     phase: Phase | None = None
     no_result: str | None = None
 
@@ -177,6 +178,7 @@ class GraderCompleteRequest(DeferredModel):
     sample: WireSample | None = None
     err_message: str | None = None
     err_category: RolloutErrorCategory | None = None
+    err_summary: str | None = None
     phase: Phase | None = None
     no_result: str | None = None
 
@@ -189,6 +191,7 @@ class RolloutResultResponse(DeferredModel):
     sample: WireSample | None = None
     err_message: str | None = None
     err_category: RolloutErrorCategory | None = None
+    err_summary: str | None = None
     phase: Phase | None = None
     no_result: str | None = None
 
@@ -296,6 +299,7 @@ def _error_fields(result: ExecutionResult) -> dict[str, Any]:
     return {
         "err_message": None if result.err_message is None else safe_text(result.err_message),
         "err_category": result.err_category,
+        "err_summary": None if result.err_summary is None else safe_text(result.err_summary),
         "phase": result.phase,
         "no_result": None if result.no_result is None else safe_text(result.no_result),
     }

@@ -196,14 +196,16 @@ class ExecutionRequest(DeferredModel):
 class ExecutionResult(DeferredModel):
     """How a workflow, or its grading, ended.
 
-    `no_result` says why there is nothing to count where the failure was not the agent's own;
-    `extra_fields` are the backend's diagnostics and stay off the wire.
+    `err_summary` tells in one line for people what user code raised, and where; `no_result` says
+    why there is nothing to count where the failure was not the agent's own; `extra_fields` are the
+    backend's diagnostics and stay off the wire.
     """
 
     status: RolloutStatus
     sample: RolloutSample | None = None
     err_message: str | None = None
     err_category: RolloutErrorCategory | None = None
+    err_summary: str | None = None
     extra_fields: dict[str, Any] | None = None
     phase: Phase | None = None
     no_result: str | None = None

@@ -62,13 +62,18 @@ def test_a_run_in_json_is_one_document_and_nothing_else(workspace: Path) -> None
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["operation"], document["status"]) == ("eval.run", "success")
-    assert document["message"] == "10 of 10 rollouts are done."
+    assert document["message"] == "10 of 10 rollouts are done, 1 of them without a result."
     summary = document["resource"]["summary"]
     assert (summary["mean"]["value"], summary["mean"]["over"]) == (3 / 7, 7)
     assert (summary["outcomes"]["workflow_failed"], summary["outcomes"]["no_result"]) == (2, 1)
     assert document["resource"]["folder"] == str(workspace / ".osmosis/evals/demo")
     commands = [step["command"] for step in document["next_steps_structured"]]
-    assert commands == ["osmosis eval show demo --failed", "osmosis eval show demo --row 0"]
+    assert commands == [
+        "osmosis eval show demo --failed",
+        f"osmosis eval run {CONFIG_PATH} --n 2 --retry-no-result",
+        f"osmosis eval run {CONFIG_PATH} --n 2 --retry-failed",
+        "osmosis eval show demo --row 0",
+    ]
     for said in ("said by a rollout", "said by a child", "imported hello"):
         assert said in done.stderr
         assert said not in done.stdout
@@ -86,8 +91,9 @@ def test_what_rollouts_print_and_log_is_in_the_log_of_the_run(workspace: Path) -
 def test_a_failed_rollouts_traceback_is_for_the_log_alone(workspace: Path) -> None:
     """A thousand of them would hide what matters."""
     done = osmosis("eval", "run", CONFIG_PATH)
-    assert "Traceback" not in done.stderr + done.stdout
+    assert "Traceback (most" not in done.stderr + done.stdout
     assert "workflow_failed  1  of 5" in done.stdout
+    assert "Tracebacks  .osmosis/evals/demo/server.log" in done.stdout
 
 
 def test_the_header_says_what_is_about_to_run(workspace: Path) -> None:
@@ -106,7 +112,7 @@ def test_a_run_in_plain_is_a_line_for_each_number(workspace: Path, capsys: Captu
     assert main(["eval", "run", CONFIG_PATH, "--plain", "--n", "2"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Mean reward: 0.4286 (over 7 scored of 10 rollouts; standard error 0.0816)",
-        "Pass rate: 42.9% (3 of 7 with a reward of at least 1; 95 % interval 8.8% to 85.4%)",
+        "Pass rate: 42.9% (3 of 7 with a reward of at least 1; 95% interval 8.8% to 85.4%)",
         "pass@1: 0.3750 (over 4 rows with 1 attempt that count; standard error 0.1250)",
         "pass@2: 1.0000 (over 3 rows with 2 attempts that count; standard error 0.0000)",
         "pass^2: 0.0000 (over 3 rows with 2 attempts that count; standard error 0.0000)",
@@ -117,11 +123,14 @@ def test_a_run_in_plain_is_a_line_for_each_number(workspace: Path, capsys: Captu
         "scored: 7 (of 10)",
         "workflow_failed: 2 (of 10)",
         "no_result: 1 (of 10)",
-        "agent_error: 2 (the tool is broken)",
-        "agent_error: 1 (the judge does not answer)",
+        "workflow_failed: 2 (RuntimeError: the tool is broken (main.py:37, in run))",
+        "no_result: 1 (NoResult: the judge does not answer (main.py:49, in grade))",
         "Run folder: .osmosis/evals/demo (records.jsonl, summary.json, rollouts, server.log)",
-        "10 of 10 rollouts are done.",
+        "Tracebacks: .osmosis/evals/demo/server.log",
+        "10 of 10 rollouts are done, 1 of them without a result.",
         "See what failed: osmosis eval show demo --failed",
+        f"Run the 1 without a result again: osmosis eval run {CONFIG_PATH} --n 2 --retry-no-result",
+        f"Run the 2 that failed again: osmosis eval run {CONFIG_PATH} --n 2 --retry-failed",
         "Look at one row: osmosis eval show demo --row 0",
     ]
 
@@ -155,7 +164,7 @@ def test_a_value_for_failed_workflows_is_told_beside_the_mean(
         "Mean reward: 0.5000 "
         "(over 1 scored and 1 failed workflows taken as 0, of 2 rollouts; "
         "standard error 0.5000)\n"
-        "Pass rate: 50.0% (1 of 2 with a reward of at least 1; 95 % interval 9.5% to 90.5%)\n"
+        "Pass rate: 50.0% (1 of 2 with a reward of at least 1; 95% interval 9.5% to 90.5%)\n"
     )
 
 
@@ -515,7 +524,7 @@ def test_what_failed_is_listed(workspace: Path, capsys: Capture) -> None:
     main(["eval", "show", "demo", "--failed", "--plain", "--limit", "1"])
     assert capsys.readouterr().out.startswith("2\t0\t0\tworkflow_failed\t-\t0\t0\t")
     main(["eval", "show", "demo", "--failed", "--all"])
-    assert "agent_error: the judge does not answer" in capsys.readouterr().out
+    assert "NoResult: the judge does not answer (main.py:49, in grade)" in capsys.readouterr().out
 
 
 def test_a_try_that_was_replaced_has_not_failed(workspace: Path, capsys: Capture) -> None:
@@ -543,11 +552,45 @@ def test_a_row_is_shown_in_full(workspace: Path, capsys: Capture) -> None:
     assert main(["eval", "show", "demo", "--row", "2"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("row 2, attempt 0: workflow_failed\n")
-    assert "agent_error: the tool is broken" in out
+    assert "Error        RuntimeError: the tool is broken (main.py:37, in run)" in out
     assert ".osmosis/evals/demo/rollouts/" in out
+    assert re.search(r"Traceback    \.osmosis/evals/demo/server\.log +below [0-9a-f]{32}", out)
     assert "Reward" not in out
     assert main(["eval", "show", "demo", "--row", "9", "--plain"]) == 2
     assert capsys.readouterr().err == ("Error: run 'demo' takes the rows 0-4, and not row 9\n")
+
+
+@pytest.mark.parametrize("columns", ["80", "140"])
+def test_a_path_is_never_folded(
+    workspace: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """It is there to be copied."""
+    monkeypatch.setenv("COLUMNS", columns)
+    evaluated(capsys)
+    assert main(["eval", "show", "demo", "--row", "2"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"Folder +\.osmosis/evals/demo/rollouts/[0-9a-f]{32} *\n", out)
+    assert main(["eval", "show", "demo"]) == 0
+    assert "Tracebacks  .osmosis/evals/demo/server.log" in capsys.readouterr().out
+
+
+def test_a_run_without_a_score_says_so_and_what_to_do(workspace: Path, capsys: Capture) -> None:
+    """8 of 8 done with nothing to show for it is no success that a person wants."""
+    flags = ["--rows", "3", "--name", "lost", "--no-probe"]
+    assert main(["eval", "run", CONFIG_PATH, *flags, "--fresh", "--plain"]) == 0
+    captured = capsys.readouterr()
+    assert "Warning: 0 of 1 rollouts are scored: 1 no_result\n" in captured.err
+    again = f"osmosis eval run {CONFIG_PATH} --name lost --rows 3 --no-probe --retry-no-result"
+    assert f"Run the 1 without a result again: {again}\n" in captured.out
+    assert main([*again.split()[1:], "--plain"]) == 0
+    assert "earlier tries: 1" in capsys.readouterr().out
+
+
+def test_a_log_that_is_gone_is_not_pointed_to(workspace: Path, capsys: Capture) -> None:
+    evaluated(capsys)
+    (workspace / ".osmosis/evals/demo/server.log").unlink()
+    assert main(["eval", "show", "demo", "--plain"]) == 0
+    assert "Tracebacks" not in capsys.readouterr().out
 
 
 def test_a_failed_call_is_told_with_its_row(workspace: Path, capsys: Capture) -> None:
@@ -575,7 +618,8 @@ def test_an_incomplete_run_says_what_is_pending(workspace: Path, capsys: Capture
 def test_in_a_terminal_a_bar_shows_mean_and_failures(workspace: Path, columns: int) -> None:
     sent = in_terminal("eval", "run", CONFIG_PATH, columns=columns)
     lines = screen(sent).splitlines()
-    assert max(len(line) for line in lines) <= columns
+    # A command is left whole, to be copied.
+    assert max(len(line) for line in lines if "osmosis eval" not in line) <= columns
     assert any("5/5 mean 1.00 of 3, 1 failed, 1 no result" in line for line in lines)
     assert "said by a rollout" in lines
     assert "said by a child" in lines
@@ -601,6 +645,23 @@ def test_a_debugger_gets_the_terminal(workspace: Path) -> None:
     assert "5/5 mean 1.00 of 3" in screen(sent)
 
 
+def test_whoever_quits_the_debugger_stops_the_run(workspace: Path) -> None:
+    """As Ctrl-C does: no record says that the agent failed, and nothing stops at the line again."""
+    main_py = workspace / "rollouts/demo/main.py"
+    text = main_py.read_text().replace("question = ctx", "breakpoint(); question = ctx")
+    main_py.write_text(text)
+    sent = in_terminal(
+        *("eval", "run", CONFIG_PATH, "--max-in-flight", "2"), columns=100, typed="c\nq\n", code=130
+    )
+    assert sent.count("(Pdb)") == 2
+    assert "Stopped: " in sent
+    assert "BdbQuit" not in sent
+    records = (workspace / ".osmosis/evals/demo/records.jsonl").read_text()
+    assert "workflow_failed" not in records
+    main_py.write_text(text.replace("breakpoint(); ", ""))
+    assert main(["eval", "run", CONFIG_PATH, "--fresh"]) == 0
+
+
 def test_no_deadline_comes_nearer_at_the_debuggers_prompt(workspace: Path) -> None:
     main_py = workspace / "rollouts/demo/main.py"
     text = main_py.read_text().replace('== "loud":', '== "loud":\n            breakpoint()')
@@ -623,7 +684,9 @@ def test_the_debugger_of_ones_choice_is_called(workspace: Path) -> None:
     assert "5/5" in screen(sent)
 
 
-def in_terminal(*args: str, columns: int, typed: str = "", **environment: str) -> str:
+def in_terminal(
+    *args: str, columns: int, typed: str = "", code: int = 0, **environment: str
+) -> str:
     """What a terminal of so many columns is sent."""
     keep = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "CI")}
     ours, theirs = pty.openpty()
@@ -639,7 +702,7 @@ def in_terminal(*args: str, columns: int, typed: str = "", **environment: str) -
         os.write(ours, typed.encode())
         sent = b"".join(iter(lambda: _read(ours), b"")).decode()
         os.close(ours)
-    assert process.returncode == 0, sent
+    assert process.returncode == code, sent
     return sent
 
 

@@ -163,7 +163,7 @@ def test_errors_are_counted_by_what_they_have_in_common() -> None:
             failed(row, "timeout", f"rollout {row:08x}f: no answer on port 4{row}21")
             for row in (1, 2)
         ),
-        failed(3, "agent_error", "ZeroDivisionError: division by zero\n  at line 3"),
+        failed(3, "agent_error", "ZeroDivisionError:\n  at line 3"),
         failed(4, "agent_error", "HTTP 429"),
         failed(5, "agent_error", "HTTP 500"),
         record(6, 0, None, error_message="  "),
@@ -175,10 +175,25 @@ def test_errors_are_counted_by_what_they_have_in_common() -> None:
         ErrorCount("no_result", "x", "", 1),
         ErrorCount("workflow_failed", "agent_error", "HTTP 429", 1),
         ErrorCount("workflow_failed", "agent_error", "HTTP 500", 1),
-        ErrorCount("workflow_failed", "agent_error", "ZeroDivisionError: division by zero", 1),
+        ErrorCount("workflow_failed", "agent_error", "ZeroDivisionError: at line 3", 1),
     )
     assert summarize(records, rows=8, n=1).errors == expected
     assert summarize(records[::-1], rows=8, n=1).errors == expected
+
+
+def test_one_real_message_stands_for_its_like() -> None:
+    """A masked port says nothing of the server that is down."""
+    records = [failed(row, "agent_error", f"no answer on port 4{row}21") for row in (1, 2)]
+    (error,) = summarize(records, rows=2, n=1).errors
+    assert (error.message, error.example) == ("no answer on port *", "no answer on port 4121")
+    written = summarize(records, rows=2, n=1).to_json()["errors"]
+    assert written == summarize(records[::-1], rows=2, n=1).to_json()["errors"]
+    assert "4121" not in str(written)
+
+
+def test_nothing_scored_is_a_doubt() -> None:
+    lost = summarize([record(0, 0, None), failed(1, "timeout", "late")], rows=4, n=1)
+    assert find_doubts(lost) == ["0 of 2 rollouts are scored: 1 workflow_failed, 1 no_result"]
 
 
 def test_of_many_kinds_of_errors_the_first_are_named_and_all_are_counted() -> None:

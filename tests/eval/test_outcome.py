@@ -97,6 +97,16 @@ def test_no_result_says_why() -> None:
     assert outcome_of(ExecutionResult(status=RolloutStatus.CANCELLED)).message == "cancelled"
 
 
+def test_what_was_raised_is_told_in_one_line() -> None:
+    """Of a model that did not answer that is the reason, not what it made the workflow raise."""
+    raised = failed("'x'", err_summary="KeyError: 'x' (main.py:3, in run)")
+    assert outcome_of(raised).summary == "KeyError: 'x' (main.py:3, in run)"
+    assert outcome_of(OK, raised).summary == "KeyError: 'x' (main.py:3, in run)"
+    assert outcome_of(raised, None, UNREACHED).summary is None
+    judge = failed("away", no_result="away", err_summary="NoResult: away (main.py:3, in grade)")
+    assert outcome_of(OK, judge).summary == "NoResult: away (main.py:3, in grade)"
+
+
 def test_the_driver_itself_may_have_no_result() -> None:
     assert no_result("gone", category="x") == Verdict(
         Outcome.NO_RESULT, category="x", message="gone"

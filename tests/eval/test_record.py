@@ -157,6 +157,14 @@ def test_what_was_not_graded_took_no_time_to_grade(outcome: Outcome, timing: Any
     assert made(Verdict(outcome), ended).grading_sec is None
 
 
+def test_what_went_wrong_is_one_line() -> None:
+    """Of a server of another make, which says no more than its message, that."""
+    verdict = Verdict(Outcome.GRADER_FAILED, message="'x'", summary="KeyError: 'x' (main.py:3)")
+    assert made(verdict).complaint == "KeyError: 'x' (main.py:3)"
+    assert made(Verdict(Outcome.GRADER_FAILED, message="two\nlines")).complaint == "two lines"
+    assert RECORD.complaint is None
+
+
 def test_a_message_is_safe_and_of_bounded_size() -> None:
     """An exception's text may be anything, and a journal is read as a whole."""
     record = made(Verdict(Outcome.WORKFLOW_FAILED, message="\ud800" + "x" * 10_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
+from bdb import BdbQuit
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -209,8 +210,8 @@ async def test_a_driver_that_fails_one_rollout_does_not_end_the_run(
     assert result.summary.outcomes["no_result"] == 2
     assert (result.summary.mean.value, result.summary.mean.over) == (1.0, 2)
     messages = {record.row: record.error_message for record in records(workspace)}
-    assert messages[1] == "the driver failed: 'lost'"
-    assert messages[2] == "the driver failed: RuntimeError"
+    assert str(messages[1]).startswith("the driver failed: KeyError: 'lost' (test_runner.py:")
+    assert str(messages[2]).startswith("the driver failed: RuntimeError (test_runner.py:")
     assert caplog.text.count("Traceback") == 2
 
 
@@ -282,6 +283,33 @@ async def test_a_disk_that_takes_no_record_halts_the_run(workspace: Workspace) -
     assert "the same command goes on from there" in str(result.halted_by)
     assert (result.summary.finished, driver.started) == (0, [(0, 0)])
     assert (await run(workspace, FunctionDriver())).summary.finished == 4
+
+
+async def test_leaving_a_debugger_ends_the_run_and_records_none_of_it(
+    workspace: Workspace,
+) -> None:
+    """It would stop at the same line again and again."""
+
+    def behaviour(request: ExecutionRequest, item: RolloutItem) -> ExecutionOutcome:
+        if item.row == 2:
+            raise BdbQuit
+        return scored(1.0)
+
+    with pytest.raises(BdbQuit):
+        await run(workspace, FunctionDriver(behaviour), max_in_flight=1)
+    assert [record.row for record in records(workspace)] == [0, 1]
+    timing = find_run("hello", evals_dir=workspace.evals).paths.timing
+    assert json.loads(timing.read_bytes())["sessions"][0]["end"] == "interrupted"
+    assert (await run(workspace, FunctionDriver())).summary.finished == 4
+
+
+async def test_a_fault_of_ours_in_a_session_passes(workspace: Workspace) -> None:
+    def look(progress: Progress) -> None:
+        if progress.record is not None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        await run(workspace, FunctionDriver(), on_progress=look)
 
 
 async def test_cancelled_it_cancels_what_runs_and_records_none_of_it(workspace: Workspace) -> None:

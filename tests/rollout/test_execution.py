@@ -6,7 +6,9 @@ import asyncio
 import copy
 import gc
 import logging
+import re
 import sys
+from bdb import BdbQuit
 from collections import OrderedDict, UserDict
 from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
@@ -26,7 +28,6 @@ from osmosis_ai.rollout.context import (
 )
 from osmosis_ai.rollout.execution import (
     categorize,
-    error_text,
     failure_from,
     own_copy,
     run_grader,
@@ -34,6 +35,7 @@ from osmosis_ai.rollout.execution import (
 )
 from osmosis_ai.rollout.grader import Grader, NoResult
 from osmosis_ai.rollout.program import Program
+from osmosis_ai.rollout.raised import error_text
 from osmosis_ai.rollout.types import (
     AgentWorkflowConfig,
     ExecutionRequest,
@@ -224,6 +226,36 @@ class TestErrors:
         with pytest.raises(KeyboardInterrupt):
             await grade(interrupt, sample=RolloutSample())
         assert get_rollout_context() is None
+
+    @pytest.mark.parametrize("left", [BdbQuit(), ExceptionGroup("tools", [BdbQuit()])])
+    async def test_leaving_a_debugger_passes(self, left: Exception) -> None:
+        """`q` at its prompt says nothing of the agent, and the person wants out."""
+
+        async def leave(ctx: object) -> None:
+            raise left
+
+        with pytest.raises(BdbQuit):
+            await work(leave)
+        with pytest.raises(BdbQuit):
+            await grade(leave, sample=RolloutSample())
+
+    async def test_a_failure_says_what_was_raised_and_where(self, tmp_path: Path) -> None:
+        async def run(ctx: object) -> None:
+            raise KeyError("answer")
+
+        place = r"KeyError: 'answer' \(test_execution\.py:\d+, in run\)"
+        context = RolloutContext(rollout_id="r", project_path=str(Path(__file__).parent))
+        assert re.fullmatch(place, str((await work(run, context=context)).err_summary))
+        graded = await grade(run, sample=RolloutSample(), context=context)
+        assert re.fullmatch(place, str(graded.err_summary))
+
+    async def test_what_cannot_be_a_sample_is_known_by_where_it_came_from(self) -> None:
+        async def run(ctx: object) -> Any:
+            return ["a", "b"]
+
+        assert (await work(run)).err_summary == (
+            "ValidationError: messages[0] must be a dict, got str; it is in what run() returned"
+        )
 
     async def test_the_traceback_is_logged_once_with_the_rollouts_id(
         self, caplog: pytest.LogCaptureFixture
@@ -528,6 +560,7 @@ class TestGrading:
     async def test_a_missing_reward_is_a_failed_grade_and_never_zero(self) -> None:
         result = await grade(nothing, sample=RolloutSample())
         expect_failure(result, INVALID, "Sample has no reward after grading", "grader")
+        assert "call ctx.set_reward(...) in grade()" in str(result.err_summary)
         assert result.sample is not None
         assert result.sample.reward is None
 
@@ -564,6 +597,18 @@ class TestGrading:
     async def test_a_workflow_without_a_sample_cannot_be_graded(self) -> None:
         result = await grade(nothing, sample=None)
         expect_failure(result, INVALID, "No sample to grade: the workflow produced none", "grader")
+
+    async def test_a_grader_that_fails_without_a_sample_is_told_why_there_is_none(self) -> None:
+        """Who forgets `return` in `run` reads of it in the grader's failure."""
+
+        async def judge(ctx: Any) -> None:
+            ctx.set_reward(float(ctx.sample.messages))
+
+        result = await grade(judge, sample=None)
+        assert result.err_message == "'NoneType' object has no attribute 'messages'"
+        assert str(result.err_summary).endswith(
+            "; there was no sample: run() returned no messages and registered no sample source"
+        )
 
     async def test_a_reward_without_a_sample_says_so(self) -> None:
         async def judge(ctx: GraderContext) -> None:

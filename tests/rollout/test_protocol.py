@@ -136,6 +136,7 @@ class TestCompletion:
             "extra_fields": None,
             "err_message": None,
             "err_category": None,
+            "err_summary": None,
             "phase": "workflow",
             "no_result": None,
         }
@@ -145,11 +146,13 @@ class TestCompletion:
             status=RolloutStatus.FAILURE,
             err_message="boom \ud800",
             err_category=RolloutErrorCategory.VALIDATION_ERROR,
+            err_summary="ValueError: boom \ud800",
             no_result="gone \ud800",
         )
         body = parse(encode_completion("r", result))
         assert (body["status"], body["err_category"]) == ("failure", "validation_error")
         assert (body["err_message"], body["no_result"]) == ("boom \ufffd", "gone \ufffd")
+        assert body["err_summary"] == "ValueError: boom \ufffd"
         assert RolloutCompleteRequest.model_validate(body).err_message == "boom \ufffd"
 
     @given(st.none() | texts, st.none() | texts, st.sampled_from(RolloutStatus))
@@ -187,6 +190,7 @@ class TestGrade:
             },
             "err_message": None,
             "err_category": None,
+            "err_summary": None,
             "phase": "grader",
             "no_result": None,
         }

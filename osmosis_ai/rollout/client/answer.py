@@ -66,6 +66,7 @@ def workflow_result(completion: RolloutCompleteRequest) -> ExecutionResult:
         status=completion.status,
         err_message=completion.err_message,
         err_category=completion.err_category,
+        err_summary=completion.err_summary,
         phase=completion.phase or "workflow",
         no_result=completion.no_result or (CANCELLED if cancelled else None),
     )
@@ -79,6 +80,7 @@ def grader_result(grade: GraderCompleteRequest) -> ExecutionResult:
         sample=None if grade.sample is None else _sample(grade.sample),
         err_message=grade.err_message,
         err_category=grade.err_category,
+        err_summary=grade.err_summary,
         phase=grade.phase or "grader",
         no_result=grade.no_result,
     )
@@ -94,6 +96,7 @@ def polled_results(
         sample=None if result.sample is None else _sample(result.sample),
         err_message=result.err_message,
         err_category=result.err_category,
+        err_summary=result.err_summary,
         phase=phase or "grader",
         no_result=result.no_result or _why_nothing(result),
     )

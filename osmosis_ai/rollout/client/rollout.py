@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from osmosis_ai.errors import OsmosisError
-from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.flight.outcome import CANCELLED, ungraded, without_result
+from osmosis_ai.rollout.raised import summarize_error
 from osmosis_ai.rollout.types import (
     ExecutionOutcome,
     ExecutionRequest,
@@ -82,7 +82,7 @@ class Rollout:
         if isinstance(error, OsmosisError):
             return _nothing(str(error))
         logger.error("rollout %s: the client failed", self.id, exc_info=error)
-        return _nothing(f"the client failed: {error_text(error)}")
+        return _nothing(f"the client failed: {summarize_error(error)}")
 
 
 def _nothing(why: str, *, status: RolloutStatus = RolloutStatus.FAILURE) -> ExecutionOutcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from bdb import BdbQuit
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,10 @@ from osmosis_ai.errors import BackendError, BudgetError, OsmosisError
 from osmosis_ai.rollout.controller.endpoint import RolloutEndpoint
 from osmosis_ai.rollout.controller.listener import Controller
 from osmosis_ai.rollout.controller.usage import AnsweredCall, make_report
-from osmosis_ai.rollout.execution import error_text
 from osmosis_ai.rollout.flight.item import Deadline, RolloutItem
 from osmosis_ai.rollout.flight.outcome import Ending, over_budget, settle, ungraded
 from osmosis_ai.rollout.flight.slots import Slots
+from osmosis_ai.rollout.raised import summarize_error
 from osmosis_ai.rollout.safe_json import SafeJson
 from osmosis_ai.rollout.trajectory.report import TrajectoryReport
 from osmosis_ai.rollout.trajectory.tokens import save_tokens
@@ -261,7 +262,10 @@ class Flight:
         )
 
     def outcome(self) -> ExecutionOutcome:
-        """What came of it: the answers that came in time, or what their absence means."""
+        """What came of it: the answers that came in time, or what their absence means.
+
+        Raises BdbQuit where somebody has left a debugger: then nothing came of it.
+        """
         ending = Ending(
             limit_sec=self.limit_sec, expired=self.endpoint.is_expired, problem=self._problem()
         )
@@ -284,10 +288,12 @@ class Flight:
         error = self.task.exception()
         if error is None:
             return None
+        if isinstance(error, BdbQuit):
+            raise error
         logger.error("rollout %s: the backend failed", self.request.id, exc_info=error)
         if isinstance(error, OsmosisError):
             return str(error)
-        return f"the backend failed: {error_text(error)}"
+        return f"the backend failed: {summarize_error(error)}"
 
 
 def _succeeded(result: ExecutionResult | None) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from osmosis_ai.rollout.backend.base import ExecutionBackend
 from osmosis_ai.rollout.context import RolloutContext
 from osmosis_ai.rollout.protocol import StartRequest
+from osmosis_ai.rollout.raised import summarize_error
 from osmosis_ai.rollout.safe_json import SafeJson
 from osmosis_ai.rollout.server.recipient import NOT_ASKED_FOR, Outcome, Recipient, ungraded
 from osmosis_ai.rollout.trajectory.save import save_trajectory, snapshot_messages
@@ -48,7 +49,7 @@ class Job:
             await self.recipient.take_interrupted()
         except Exception as exc:  # the backend's failure: a controller must not wait for ever
             logger.exception("rollout %s: its backend failed", self.request.id)
-            rest = _no_answer(f"its backend raised {type(exc).__name__}")
+            rest = _no_answer(f"its backend raised {summarize_error(exc)}")
         if self.completion is None or not self.recipient.is_complete:
             rest = rest or _no_answer("its backend ended without an answer")
             await self._answer_rest(rest, no_grade=rest.no_result if wants_grade else NOT_ASKED_FOR)

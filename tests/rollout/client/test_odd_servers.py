@@ -220,5 +220,5 @@ async def test_a_bug_in_the_client_is_a_value_too(caplog: pytest.LogCaptureFixtu
             rollout = client.submit([{"role": "user"}], item="a")
             with client._flights._controller.open_rollout(rollout.id):
                 outcome = await rollout
-    assert "the client failed: rollout" in str(outcome.workflow.no_result)
+    assert "the client failed: ValueError: rollout" in str(outcome.workflow.no_result)
     assert [record.exc_info is not None for record in caplog.records] == [True]

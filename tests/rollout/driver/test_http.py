@@ -266,6 +266,7 @@ async def test_what_a_server_says_of_a_failure_is_kept() -> None:
         "status": "failure",
         "err_message": "judge is down",
         "err_category": "agent_error",
+        "err_summary": "NoResult: judge is down (main.py:3, in grade)",
         "phase": "grader",
         "no_result": "judge is down",
     }

@@ -6,6 +6,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -235,7 +236,7 @@ async def test_a_sample_that_cannot_be_kept_is_no_result(tmp_path: Path) -> None
     with driving(backend, artifact_root=tmp_path, on_sample=on_sample) as driver:
         outcome = await driver.run(request())
     assert outcome.grader is not None
-    assert outcome.grader.no_result == "the backend failed: disk full"
+    assert str(outcome.grader.no_result).startswith("the backend failed: OSError: disk full (test_")
 
 
 async def test_the_trajectory_is_the_conversation_before_it_was_graded(tmp_path: Path) -> None:
@@ -274,11 +275,23 @@ async def test_a_backend_that_fails_is_no_result(caplog: pytest.LogCaptureFixtur
 
     with driving(PlayingBackend(play)) as driver:
         outcome = await driver.run(request())
-    assert outcome.workflow.no_result == "the backend failed: node lost"
+    reason = str(outcome.workflow.no_result)
+    assert reason.startswith("the backend failed: RuntimeError: node lost (test_in_process.py:")
     assert outcome.workflow.err_category is RolloutErrorCategory.INTERNAL_ERROR
     assert outcome.grader is not None
     assert not outcome.grader.succeeded
     assert "rollout r1: the backend failed" in caplog.text
+
+
+async def test_leaving_a_debugger_is_no_outcome() -> None:
+    """The person wants out: that is nothing to record of a rollout."""
+
+    class Debugged(EchoWorkflow):
+        async def run(self, ctx: Any) -> Any:
+            raise BdbQuit
+
+    with driving(LocalBackend(workflow=Debugged)) as driver, pytest.raises(BdbQuit):
+        await driver.run(request())
 
 
 async def test_a_backend_that_fails_while_it_grades_keeps_the_workflows_result() -> None:
@@ -290,7 +303,7 @@ async def test_a_backend_that_fails_while_it_grades_keeps_the_workflows_result()
         outcome = await driver.run(request())
     assert outcome.workflow.succeeded
     assert outcome.grader is not None
-    assert outcome.grader.no_result == "the backend failed: node lost"
+    assert "the backend failed: RuntimeError: node lost" in str(outcome.grader.no_result)
     assert outcome.grader.sample is not None
 
 

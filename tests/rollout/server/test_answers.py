@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ SUCCESS = {
     "extra_fields": None,
     "err_message": None,
     "err_category": None,
+    "err_summary": None,
     "phase": "workflow",
     "no_result": None,
 }
@@ -28,6 +30,7 @@ BARE_FAILURE = {
     "sample": None,
     "err_message": None,
     "err_category": None,
+    "err_summary": None,
     "phase": "grader",
     "no_result": None,
 }
@@ -63,6 +66,7 @@ async def test_a_graded_rollout_gives_two_answers() -> None:
         },
         "err_message": None,
         "err_category": None,
+        "err_summary": None,
         "phase": "grader",
         "no_result": None,
     }
@@ -139,11 +143,14 @@ async def test_a_failed_workflow_says_why_and_is_not_graded() -> None:
         await site.start()
         completion, grade = await site.answers()
         status = await site.status()
+    summary = completion["err_summary"]
+    assert re.fullmatch(r"ValueError: boom \(.*test_answers\.py:\d+, in boom\)", summary)
     assert completion == {
         **SUCCESS,
         "status": "failure",
         "err_message": "boom",
         "err_category": "validation_error",
+        "err_summary": summary,
     }
     assert grade == BARE_FAILURE
     assert (status["status"], status["err_message"]) == ("failure", "boom")
@@ -177,6 +184,7 @@ async def test_a_grader_that_leaves_no_reward_fails_and_keeps_the_sample() -> No
     assert grade["status"] == "failure"
     assert grade["sample"]["reward"] is None
     assert grade["err_message"] == "Sample has no reward after grading"
+    assert "call ctx.set_reward(...) in grade()" in grade["err_summary"]
     assert grade["err_category"] == "validation_error"
     assert (status["status"], status["reward"]) == ("failure", None)
     assert status["err_message"] == "Sample has no reward after grading"

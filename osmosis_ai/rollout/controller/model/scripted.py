@@ -17,7 +17,7 @@ from osmosis_ai.rollout.controller.model.base import (
     ModelReply,
     ModelRequest,
 )
-from osmosis_ai.rollout.execution import error_text
+from osmosis_ai.rollout.raised import summarize_error, title_error
 from osmosis_ai.rollout.safe_json import dump_json
 
 ScriptedFunction: TypeAlias = Callable[[dict[str, Any], ModelCall], Any]
@@ -68,7 +68,7 @@ def load_scripted(path: str) -> ScriptedClient:
         function = getattr(importlib.import_module(module_name), attribute, None)
     except (Exception, SystemExit) as error:  # the user's module runs here, and may raise anything
         raise ConfigError(
-            f"model path {path!r}: importing {module_name} failed: {error_text(error)}",
+            f"model path {path!r}: importing {module_name} failed: {title_error(error)}",
             key="model_path",
         ) from error
     if not callable(function):
@@ -152,7 +152,7 @@ def _get(value: Any, key: str) -> Any:
 
 
 def _failure(error: BaseException) -> ModelReply:
-    message = f"the scripted model failed: {error_text(error)}"
+    message = f"the scripted model failed: {summarize_error(error)}"
     return ModelReply(
         500, orjson.dumps({"error": {"message": message, "type": type(error).__name__}})
     )
