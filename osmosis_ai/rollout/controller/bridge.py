@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import orjson
 
@@ -126,7 +125,7 @@ class Bridge:
 
     def _priced(self, receipt: Receipt) -> Receipt:
         cost_usd = self._model.cost_usd(receipt.usage)
-        return receipt if cost_usd is None else replace(receipt, cost_usd=cost_usd)
+        return receipt if cost_usd is None else receipt._replace(cost_usd=cost_usd)
 
 
 async def _watch_client(receive: Receive, call: OpenCall) -> None:

@@ -18,28 +18,30 @@ class Seconds:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holders = 0
-        self._held_since = 0.0
-        self._held_sec = 0.0
+        self._held: tuple[float | None, float] = (None, 0.0)
+        """Since when it is held, and how long it was before; replaced as a whole."""
 
     def now(self) -> float:
         """Seconds since some beginning."""
-        with self._lock:
-            return (self._held_since if self._holders else time.monotonic()) - self._held_sec
+        # Without the lock: every model call asks, from several threads.
+        since, held_sec = self._held
+        return (time.monotonic() if since is None else since) - held_sec
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Let no time pass until the block ends; blocks of several threads may overlap."""
         with self._lock:
             if not self._holders:
-                self._held_since = time.monotonic()
+                self._held = (time.monotonic(), self._held[1])
             self._holders += 1
         try:
             yield
         finally:
             with self._lock:
                 self._holders -= 1
-                if not self._holders:
-                    self._held_sec += time.monotonic() - self._held_since
+                since, held_sec = self._held
+                if not self._holders and since is not None:
+                    self._held = (None, held_sec + time.monotonic() - since)
 
 
 # One for the process, as a debugger holds the whole of it.

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import quote
@@ -177,7 +177,9 @@ class RolloutEndpoint:
 
     def begin_call(self) -> OpenCall:
         """Count one more call; raises HttpError 410 where the rollout has none left."""
-        call = OpenCall(self, replace(self._first_call, turn=next(self._turns)))
+        one = self._first_call
+        turn = next(self._turns)
+        call = OpenCall(self, ModelCall(one.rollout_id, one.row, one.attempt, turn, one.seed))
         self._open_calls.add(call)
         if self._end is not None:
             self._open_calls.discard(call)
@@ -304,6 +306,12 @@ class OpenCall:
         if self._counts_now():
             self.endpoint.count_refusal()
 
+    def _count_end(self) -> None:
+        # A client that hung up while a failed call was tried again has not seen the model.
+        if self._last_failure is not None:
+            self.failed(*self._last_failure)
+        self.dropped()
+
     def _counts_now(self) -> bool:
         is_first, self._is_counted = not self._is_counted, True
         return is_first
@@ -317,10 +325,8 @@ class OpenCall:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # A client that hung up while a failed call was tried again has not seen the model.
-        if self._last_failure is not None:
-            self.failed(*self._last_failure)
-        self.dropped()
+        if not self._is_counted:
+            self._count_end()
         self.endpoint.end_call(self)
 
 

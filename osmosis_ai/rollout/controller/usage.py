@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osmosis_ai.rollout.trajectory.atif import MAX_COUNT
@@ -13,8 +12,7 @@ from osmosis_ai.rollout.trajectory.tokens import CallTokens, find_tokens
 from osmosis_ai.rollout.types import ModelUsage
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What an answer says of itself."""
 
     usage: Any = None
@@ -25,8 +23,7 @@ class Receipt:
     """None where the price is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredCall:
+class AnsweredCall(NamedTuple):
     """One call of a rollout, and what it took."""
 
     turn: int
@@ -78,7 +75,7 @@ class Tally(NamedTuple):
 
     def with_call(self) -> Tally:
         """One more call has begun."""
-        return self._replace(calls=self.calls + 1)
+        return Tally(self.calls + 1, *self[1:])
 
     def with_retry(self) -> Tally:
         """A call is asked once more."""
@@ -97,15 +94,18 @@ class Tally(NamedTuple):
     def with_answer(self, receipt: Receipt) -> Tally:
         """A call was answered."""
         usage, cost = receipt.usage, receipt.cost_usd
-        return self._replace(
-            prompt_tokens=self.prompt_tokens + count(usage, "prompt_tokens"),
-            completion_tokens=self.completion_tokens + count(usage, "completion_tokens"),
-            total_tokens=self.total_tokens + count_all(usage),
-            cost_usd=self.cost_usd + (cost or 0.0),
-            priced=self.priced + (cost is not None),
-            unpriced=self.unpriced + (cost is None),
-            last_error=None,
-            last_failure_status=None,
+        prompt, completion = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+        # Built anew, as above: `_replace` takes longer, and this is for each call there is.
+        return Tally(
+            self.calls,
+            self.failed_calls,
+            self.retries,
+            self.prompt_tokens + prompt,
+            self.completion_tokens + completion,
+            self.total_tokens + (count(usage, "total_tokens") or prompt + completion),
+            self.cost_usd + (cost or 0.0),
+            self.priced + (cost is not None),
+            self.unpriced + (cost is None),
         )
 
     def usage(self) -> ModelUsage:
@@ -126,11 +126,8 @@ class Tally(NamedTuple):
 
 def read_receipt(completion: Mapping[str, Any], *, turn: int) -> Receipt:
     """What a whole completion says of itself."""
-    return Receipt(
-        usage=completion.get("usage"),
-        model_name=completion.get("model"),
-        tokens=find_tokens(completion, completion["choices"][0], turn=turn),
-    )
+    tokens = find_tokens(completion, completion["choices"][0], turn=turn)
+    return Receipt(completion.get("usage"), completion.get("model"), tokens)
 
 
 def count_all(usage: Any) -> int:
@@ -146,11 +143,11 @@ def count(usage: Any, key: str) -> int:
 
 def known(usage: Any, key: str) -> int | None:
     """A count of tokens; None where there is none."""
-    value = _get(usage, key)
-    # Whole floats come from servers written in JavaScript and Lua.
+    value: Any = usage.get(key) if isinstance(usage, dict) else None
+    # Whole floats come from servers written in JavaScript and Lua; a bool is no count.
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         value = int(value)
-    return value if isinstance(value, int) and 0 <= value <= MAX_COUNT else None
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
 
 
 def _get(value: Any, key: str) -> Any:

@@ -14,7 +14,7 @@ import io
 import os
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,12 +42,16 @@ class CallTokens:
     """Which call of its rollout it is, counted from 0."""
 
 
-def find_tokens(body: Any, choice: Any, *, turn: int = 0) -> CallTokens | None:
+def find_tokens(
+    body: Mapping[str, Any], choice: Mapping[str, Any], *, turn: int = 0
+) -> CallTokens | None:
     """The tokens in a completion and its choice, or in one event of a stream; None without any.
 
     Understood are `logprobs.content` of OpenAI, and `prompt_token_ids`, `token_ids` and tokens that
     read `token_id:17` as vLLM writes them. What is no list of numbers is left out.
     """
+    if not _may_hold_tokens(body, choice):
+        return None
     content = _get(_get(choice, "logprobs"), "content")
     extra = _get(choice, "provider_specific_fields")
     prompt = _get(body, "prompt_token_ids") or _get(choice, "prompt_token_ids")
@@ -125,6 +129,17 @@ def _lengths(call: CallTokens) -> dict[str, int | None]:
     arrays = {name: getattr(call, name) for name in ARRAYS}
     lengths = {name: None if found is None else len(found) for name, found in arrays.items()}
     return {"turn": call.turn, **lengths}
+
+
+def _may_hold_tokens(body: Any, choice: Any) -> bool:
+    # For each call of each rollout, and mostly it is no.
+    return (
+        "prompt_token_ids" in body
+        or choice.get("logprobs") is not None
+        or "token_ids" in choice
+        or "prompt_token_ids" in choice
+        or "provider_specific_fields" in choice
+    )
 
 
 def _get(value: Any, key: str) -> Any:

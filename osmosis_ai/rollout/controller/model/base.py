@@ -82,8 +82,10 @@ class ModelClient(ABC):
 
     def cost_usd(self, usage: Any) -> float | None:
         """What a call of that usage costs, in US dollars; None where the price is not known."""
+        if self.price is None:
+            return None
         prompt, completion = known(usage, "prompt_tokens"), known(usage, "completion_tokens")
-        if self.price is None or prompt is None or completion is None:
+        if prompt is None or completion is None:
             return None
         return prompt * self.price.prompt + completion * self.price.completion
 
