@@ -10,16 +10,16 @@ import asyncio
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import signal
 import sys
-import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from osmosis_ai.declaration import meets, read_declaration
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.log_file import LogSink
 from osmosis_ai.packaging import check_is_ours, sdk_wheel
@@ -61,28 +61,14 @@ async def make_environment(
     return place.python
 
 
-def declared_dependencies(rollout_dir: Path) -> list[str]:
-    """The requirements in a rollout's `pyproject.toml`; none where it has no such file.
-
-    Raises ConfigError where the file cannot be read.
-    """
-    path = rollout_dir / "pyproject.toml"
-    try:
-        project: Any = tomllib.loads(path.read_text("utf-8")).get("project", {})
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    declared = project.get("dependencies", []) if isinstance(project, dict) else []
-    return [one for one in declared if isinstance(one, str)] if isinstance(declared, list) else []
-
-
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     """What an environment is made from, and with what."""
 
     rollout_dir: Path
     wheel: Path
+    python: str
+    """An interpreter, or what one must be."""
     requirements: tuple[str, ...]
     uv: str | None
     digest: str
@@ -95,10 +81,10 @@ class _Recipe:
         """Each with what it does."""
         folder, python = str(place.folder), str(place.python)
         if self.uv is None:
-            yield f"making {folder} with venv", [sys.executable, "-m", "venv", folder]
+            yield f"making {folder} with venv", [self.python, "-m", "venv", folder]
             install = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
         else:
-            create = [self.uv, "venv", "--no-project", "--python", sys.executable, folder]
+            create = [self.uv, "venv", "--no-project", "--python", self.python, folder]
             yield f"making {folder} with uv", create
             install = [self.uv, "pip", "install", "--python", python]
         # By its path: the registry's package of this name is another project's.
@@ -108,13 +94,29 @@ class _Recipe:
 
 
 def _read_recipe(rollout_dir: Path, wheel: Path, uv: str | None) -> _Recipe:
-    requirements = declared_dependencies(rollout_dir)
+    declared = read_declaration(rollout_dir)
+    python = _choose_python(rollout_dir, declared.python, uv)
+    requirements = declared.requirements
     if (rollout_dir / "requirements.txt").is_file():
-        requirements += ["-r", "requirements.txt"]
-    whole = hashlib.sha256(repr((sys.version, sys.base_prefix, requirements)).encode())
+        requirements += ("-r", "requirements.txt")
+    made_from = (sys.version, sys.base_prefix, declared.python, requirements)
+    whole = hashlib.sha256(repr(made_from).encode())
     for file in [wheel, *sorted(rollout_dir.glob("requirements*.txt"))]:
         whole.update(hashlib.sha256(file.read_bytes()).digest())
-    return _Recipe(rollout_dir, wheel, tuple(requirements), uv, whole.hexdigest()[:16])
+    return _Recipe(rollout_dir, wheel, python, requirements, uv, whole.hexdigest()[:16])
+
+
+def _choose_python(rollout_dir: Path, asked_for: str, uv: str | None) -> str:
+    """The one that runs, unless the rollout asks for another: uv finds that."""
+    version = platform.python_version()
+    if meets(version, asked_for):
+        return sys.executable
+    if uv is None:
+        raise ConfigError(
+            f"{rollout_dir / 'pyproject.toml'} asks for Python {asked_for}, and this is {version}: "
+            "run osmosis with that Python, or install uv, which finds it"
+        )
+    return asked_for
 
 
 @dataclass(frozen=True, slots=True)

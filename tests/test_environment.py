@@ -122,6 +122,17 @@ async def test_what_cannot_be_had_is_told_with_the_log(
     assert left_in(tmp_path) == {".log", ".lock"}
 
 
+async def test_another_python_is_looked_for_by_uv(rollout: Path, tmp_path: Path) -> None:
+    (rollout / "pyproject.toml").write_text('[project]\nrequires-python = ">=3.99"\n')
+    tool = tmp_path / "uv"
+    tool.write_text('#!/bin/sh\necho "$@"\nexit 1\n')
+    tool.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"venv --no-project --python >=3\.99"):
+        await make_environment(rollout, isolation(tmp_path, uv=str(tool)))
+    with pytest.raises(ConfigError, match=r"asks for Python >=3\.99, and this is .* install uv"):
+        await make_environment(rollout, isolation(tmp_path, uv=None))
+
+
 async def test_a_version_of_ours_that_is_not_this_one_is_told(
     rollout: Path, tmp_path: Path
 ) -> None:

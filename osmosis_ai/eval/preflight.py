@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Iterator
 from importlib import metadata
-from itertools import zip_longest
-from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 
-from osmosis_ai.environment import declared_dependencies
+from osmosis_ai.declaration import meets, read_declaration
 
 
 def find_unmet(rollout_dir: Path) -> Iterator[str]:
-    """A sentence for each dependency in a rollout's `pyproject.toml` that is not met here.
+    """A sentence for each thing a rollout's `pyproject.toml` asks for that is not met here.
 
     Only what can be told for certain: a requirement with a marker or a URL is not judged, nor is a
     version that is no plain release number. A rollout without the file declares nothing.
     """
-    path = rollout_dir / "pyproject.toml"
-    for requirement in declared_dependencies(rollout_dir):
+    path, declared = rollout_dir / "pyproject.toml", read_declaration(rollout_dir)
+    if not meets(platform.python_version(), declared.python):
+        yield f"{path} asks for Python {declared.python}: this is {platform.python_version()}"
+    for requirement in declared.requirements:
         problem = _problem(requirement)
         if problem is not None:
             yield f"{path} asks for {requirement!r}: {problem}"
@@ -28,9 +29,6 @@ def find_unmet(rollout_dir: Path) -> Iterator[str]:
 _REQUIREMENT = re.compile(
     r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;@()]*)\)?\s*"
 )
-_CLAUSE = re.compile(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)")
-_RELEASE = re.compile(r"\d+(?:\.\d+)*")
-_COMPARE = {">=": ge, "<=": le, "==": eq, "!=": ne, "<": lt, ">": gt}
 
 
 def _problem(requirement: str) -> str | None:
@@ -42,23 +40,4 @@ def _problem(requirement: str) -> str | None:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return "it is not installed"
-    if _RELEASE.fullmatch(version) is None:
-        return None
-    if all(_holds(version, clause.strip()) for clause in clauses.split(",")):
-        return None
-    return f"{version} is installed"
-
-
-def _holds(version: str, clause: str) -> bool:
-    """Whether a release meets a clause; one that is no plain comparison is taken to hold."""
-    found = _CLAUSE.fullmatch(clause)
-    if found is None:
-        return True
-    operator, bound = found.groups()
-    pairs = zip_longest(_numbers(version), _numbers(bound), fillvalue=0)
-    ours, theirs = zip(*pairs, strict=True)
-    return bool(_COMPARE[operator](ours, theirs))
-
-
-def _numbers(release: str) -> list[int]:
-    return [int(part) for part in release.split(".")]
+    return None if meets(version, clauses) else f"{version} is installed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from importlib import metadata
 from pathlib import Path
 
@@ -45,6 +46,12 @@ def test_a_dependency_that_is_not_met_is_told(
     declare(tmp_path, requirement)
     (told,) = find_unmet(tmp_path)
     assert told == f"{tmp_path / 'pyproject.toml'} asks for {requirement!r}: {problem}"
+
+
+def test_another_python_is_told(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nrequires-python = '>=3.99'\n")
+    (told,) = find_unmet(tmp_path)
+    assert told.endswith(f"asks for Python >=3.99: this is {platform.python_version()}")
 
 
 @pytest.mark.parametrize(
