@@ -105,7 +105,10 @@ class DeadlineClock:
     def _strike(self) -> None:
         now = self.now()
         with self._lock:
-            due = [key for key, at in self._due.items() if at <= now]
+            # In their own order, also where a busy loop comes late to several.
+            due = sorted(
+                (key for key, at in self._due.items() if at <= now), key=self._due.__getitem__
+            )
             for key in due:
                 del self._due[key]
             self._next = min(self._due.values(), default=math.inf)
