@@ -87,9 +87,14 @@ class ServerClient:
 
     async def cancel(self, rollout_id: str) -> bool:
         """Tell a rollout to stop; False where the server does not know it."""
-        reply = await self._call("POST", "/rollout/cancel", orjson.dumps({"ids": [rollout_id]}))
+        said = await self.cancel_by(ids=[rollout_id])
+        return said.get(rollout_id, "not_found") != "not_found"
+
+    async def cancel_by(self, **selector: Any) -> dict[str, str]:
+        """Tell rollouts to stop, by `ids`, `prefix` or `all`; what that did to each."""
+        reply = await self._call("POST", "/rollout/cancel", orjson.dumps(selector))
         said = _object(self._expect_ok(reply)).get("dispositions")
-        return isinstance(said, dict) and said.get(rollout_id, "not_found") != "not_found"
+        return said if isinstance(said, dict) else {}
 
     async def health(self) -> dict[str, Any]:
         """What the server says of itself; raises BackendError where it says nothing."""
