@@ -167,6 +167,41 @@ async def test_a_cancelled_run_leaves_no_half_of_one(rollout: Path, tmp_path: Pa
     await make_environment(rollout, isolation(tmp_path))
 
 
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from osmosis_ai.environment import Isolation, make_environment
+rollout, root, uv = sys.argv[1:]
+asyncio.run(make_environment(Path(rollout), Isolation(Path(root), print, uv)))
+"""
+
+
+async def test_the_tool_of_a_killed_run_is_waited_for(rollout: Path, tmp_path: Path) -> None:
+    """It writes into the folder still: nobody else may, before it has ended."""
+    told, go_on = tmp_path / "told", tmp_path / "go-on"
+    os.mkfifo(told)
+    os.mkfifo(go_on)
+    tool = tmp_path / "uv"
+    tool.write_text(f"#!/bin/sh\necho up >{told}\nread line <{go_on}\n")
+    tool.chmod(0o755)
+    root = tmp_path / "environments"
+    command = [sys.executable, "-c", KILLED, str(rollout), str(root), str(tool)]
+    maker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
+    assert await asyncio.to_thread(told.read_text) == "up\n"
+    maker.kill()
+    await maker.wait()
+    waiting = asyncio.Event()
+
+    def on_step(step: str) -> None:
+        if step.startswith("waiting"):
+            waiting.set()
+
+    making = asyncio.create_task(make_environment(rollout, Isolation(root, on_step)))
+    await asyncio.wait_for(waiting.wait(), 60)
+    await asyncio.to_thread(go_on.write_text, "go on\n")
+    assert run(await making, MARKER_CODE) == __build__
+
+
 def test_uv_is_found_on_the_path_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     beside = Path(sys.executable).with_name("uv")
