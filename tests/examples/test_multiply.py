@@ -55,7 +55,8 @@ def evaluate(workspace: Path, name: str, *flags: str) -> list[dict[str, Any]]:
 
 def measured(records: list[dict[str, Any]], *, left_out: frozenset[str] = frozenset()) -> list[Any]:
     """What the records say, without names and times."""
-    skip = left_out | {"rollout_id", "duration_sec"}
+    times = frozenset(key for record in records for key in record if key.endswith("_sec"))
+    skip = left_out | times | {"rollout_id"}
     return [{key: value for key, value in r.items() if key not in skip} for r in records]
 
 
