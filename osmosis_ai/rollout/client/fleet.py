@@ -28,6 +28,8 @@ class RolloutServer:
         self.is_lost_for_good = False
         self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends when whoever waits for an answer of this server had better look after it."""
+        self.is_accepting = True
+        """False while it says that it takes no rollouts, as one does that is about to end."""
         self._others = 0
         self._rests_until = -math.inf
         self._seen: set[Flight] = set()
@@ -85,6 +87,7 @@ class RolloutServer:
         """
         said = _Said(health)
         self.limit = said.limit
+        self.is_accepting = said.is_accepting
         self._others = max(0, said.held - len(self.flights))
         before, self._instance = self._instance, said.instance
         is_another = before is not None and before != said.instance
@@ -141,18 +144,22 @@ class _Said:
     """What the body of `GET /health` says, where it makes sense."""
 
     def __init__(self, health: dict[str, Any]) -> None:
-        concurrency, lifecycle = health.get("concurrency"), health.get("lifecycle")
-        counts = concurrency if isinstance(concurrency, dict) else {}
+        counts, life = _object(health.get("concurrency")), _object(health.get("lifecycle"))
+        active = life.get("active_rollouts")
         self.limit = _positive(counts.get("max_concurrent"))
         self.held = (_positive(counts.get("running")) or 0) + (_positive(counts.get("queued")) or 0)
-        self.active = lifecycle.get("active_rollouts") if isinstance(lifecycle, dict) else None
-        self.active = self.active if isinstance(self.active, int) else None
+        self.active = active if isinstance(active, int) else None
+        self.is_accepting = life.get("accepting_rollouts") is not False
         self.instance = health.get("instance_id") or health.get("process_id")
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _positive(value: object) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _reluctance(server: RolloutServer) -> tuple[float, float, int]:
-    return server.resting_sec, -server.free, len(server.flights)
+def _reluctance(server: RolloutServer) -> tuple[bool, float, float, int]:
+    return not server.is_accepting, server.resting_sec, -server.free, len(server.flights)

@@ -129,7 +129,9 @@ class ServerFlights(Flights):
                 if not self._resubmits or self._down is not None:
                     raise
                 logger.warning("rollout %s is sent again: %s", flight.request.id, lost)
-                flight.workflow = None  # another run's answers count from here on
+                # Nothing of it goes on, and another run's answers count from here on.
+                flight.endpoint.clear_deadline()
+                flight.workflow = None
 
     async def _find_server(self) -> RolloutServer:
         while (server := self.fleet.pick()) is None:

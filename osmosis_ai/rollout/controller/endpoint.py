@@ -96,6 +96,11 @@ class RolloutEndpoint:
         self.note_progress()
         self._clock.set(self, self._ends_at)
 
+    def clear_deadline(self) -> None:
+        """Let it have the time it takes, until another deadline is set."""
+        self._ends_at = math.inf
+        self._clock.drop(self)
+
     def usage(self) -> ModelUsage:
         """The model calls so far."""
         return self._tally.usage()

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
 
 from osmosis_ai.rollout import RolloutErrorCategory, RolloutStatus
+from osmosis_ai.rollout.controller.retry import RetryPolicy
 from osmosis_ai.rollout.types import ExecutionOutcome
 from osmosis_ai.testing import HttpReply, Signal
 from osmosis_ai.testing.serving import serve
@@ -222,3 +224,151 @@ async def test_a_bug_in_the_client_is_a_value_too(caplog: pytest.LogCaptureFixtu
                 outcome = await rollout
     assert "the client failed: ValueError: rollout" in str(outcome.workflow.no_result)
     assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+class Health:
+    """Servers that share the orders they get, and say each its own of itself."""
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
+
+    def server(self, name: str, **health: Any) -> Any:
+        def say(route: str, body: dict[str, Any]) -> Any:
+            if route == "rollout":
+                self.orders.append(name)
+                return HttpReply(422, "enough")
+            return said(**health)
+
+        return fake_server(say)
+
+
+async def test_a_server_that_is_about_to_end_is_spared() -> None:
+    """As long as another one takes rollouts."""
+    health = Health()
+    ending = health.server("ending", lifecycle={"accepting_rollouts": False})
+    full = health.server("full", concurrency={"max_concurrent": 4, "running": 9, "queued": 1})
+    with serve(ending) as one, serve(full) as other:
+        async with client_of(one, other) as client:
+            await client.submit([{"role": "user"}])
+        async with client_of(one) as client:
+            await client.submit([{"role": "user"}])
+    assert health.orders == ["full", "ending"]
+
+
+async def test_the_rollouts_of_others_count() -> None:
+    health = Health()
+    crowded = health.server("crowded", concurrency={"max_concurrent": 8, "running": 6})
+    small = health.server("small", concurrency={"max_concurrent": 4})
+    with serve(crowded) as one, serve(small) as other:
+        async with client_of(one, other) as client:
+            await client.submit([{"role": "user"}])
+    assert health.orders == ["small"]
+
+
+async def test_a_server_that_comes_back_as_another_is_asked_for_its_rollouts() -> None:
+    """Its name is another one: what was there is looked after, although it never was away."""
+    instances = iter(["a", "a"])
+
+    def say(route: str, body: dict[str, Any]) -> Any:
+        if route == "rollout":
+            return HttpReply(202, {})
+        if route == "status":
+            return said(status="unknown")
+        return said(instance_id=next(instances, "b"))
+
+    with serve(fake_server(say)) as url:
+        async with client_of(url, lost="no_result") as client, asyncio.timeout(20):
+            outcome = await client.submit([{"role": "user"}])
+    assert "does not know this rollout any more" in str(outcome.workflow.no_result)
+
+
+async def test_no_server_will_be_there_again_where_all_refuse_the_client() -> None:
+    """Nobody waits for one, however patient."""
+
+    def refuse(route: str, body: dict[str, Any]) -> Any:
+        return HttpReply(401, "who are you?") if route == "rollout" else said()
+
+    with serve(fake_server(refuse)) as one, serve(fake_server(refuse)) as other:
+        async with client_of(one, other, lost_patience_sec=3600) as client, asyncio.timeout(20):
+            for _ in range(2):
+                outcome = await client.submit([{"role": "user"}])
+                assert str(outcome.workflow.no_result).count("who are you?") == 2
+
+
+async def test_a_rollout_that_waits_for_a_server_can_be_cancelled() -> None:
+    """There is nobody to tell, and nothing to wait for."""
+    calls: list[str] = []
+
+    def say(route: str, body: dict[str, Any]) -> Any:
+        calls.append(route)
+        return HttpReply(503) if "rollout" in calls else said()
+
+    with serve(fake_server(say)) as url:
+        async with client_of(url, retry=Pauses().policy(0)) as client, asyncio.timeout(20):
+            rollout = client.submit([{"role": "user"}])
+            fleet = client._flights.fleet
+            while fleet.is_there:
+                await asyncio.wait({fleet.servers[0].news})
+            outcome = await rollout.cancel()
+    assert outcome.workflow.no_result == "the rollout was cancelled"
+    assert "cancel" not in calls
+
+
+async def test_time_without_a_server_is_not_the_rollouts() -> None:
+    """Its deadline does not run while nothing of it goes on: it is lost, and not late."""
+    calls: list[str] = []
+
+    def say(route: str, body: dict[str, Any]) -> Any:
+        calls.append(route)
+        if route == "rollout":
+            return HttpReply(202, {})
+        return HttpReply(503) if "rollout" in calls else said()
+
+    with serve(fake_server(say)) as url:
+        async with (
+            client_of(url, deadline=lambda request: 0.8, lost_patience_sec=1.5) as client,
+            asyncio.timeout(20),
+        ):
+            outcome = await client.submit([{"role": "user"}])
+    assert outcome.workflow.err_category is not RolloutErrorCategory.TIMEOUT
+    assert "is gone" in str(outcome.workflow.no_result)
+
+
+async def test_a_policy_elsewhere_is_not_answered_for_here() -> None:
+    """Whoever calls the listener of a client that serves no model is told so."""
+    server = PollServer({"status": "running"}, *[{"status": "running"}] * 999)
+    with serve(fake_server(server)) as url:
+        async with client_of(url, retry=RetryPolicy(max_retries=1)) as client:
+            rollout = client.submit([{"role": "user"}])
+            flights = client._flights
+            async with asyncio.timeout(20):
+                while not server.orders:
+                    await asyncio.wait({rollout.task}, timeout=0.01)
+            [flight] = flights._flights.values()
+            async with aiohttp.ClientSession() as http:
+                headers = {"Authorization": f"Bearer {flight.endpoint.api_key}"}
+                place = f"{flight.endpoint.chat_completions_url}/chat/completions"
+                body = {"messages": [{"role": "user", "content": "?"}]}
+                async with http.post(place, json=body, headers=headers) as reply:
+                    assert "serves no model" in await reply.text()
+
+
+async def test_a_client_without_any_slot_left_says_so() -> None:
+    """All are held by rollouts that were told to stop and did not: later ones have no result."""
+
+    def say(route: str, body: dict[str, Any]) -> Any:
+        if route == "rollout":
+            return HttpReply(202, {})
+        if route == "cancel":
+            return said(dispositions=dict.fromkeys(body["ids"], "cancelled_running"))
+        return said(concurrency={"max_concurrent": 1})
+
+    with serve(fake_server(say)) as url:
+        async with (
+            client_of(url, stop_patience_sec=0.05, deadline=lambda request: 0.05) as client,
+            asyncio.timeout(20),
+        ):
+            late = await client.submit([{"role": "user"}])
+            never = await client.submit([{"role": "user"}])
+    assert late.workflow.err_category is RolloutErrorCategory.TIMEOUT
+    assert "held by rollouts that were told to stop" in str(never.workflow.no_result)

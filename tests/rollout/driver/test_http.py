@@ -255,6 +255,14 @@ async def test_a_lost_completion_without_a_sample_is_no_result() -> None:
     assert outcome.workflow.no_result == "the backend ended the rollout without an answer"
 
 
+async def test_a_lost_completion_is_known_by_the_reason_for_no_result() -> None:
+    """A restarted server says it with both answers, of which one may be lost."""
+    outcome = await outcome_of(grade={"status": "failure", "no_result": "server_restarted"})
+    assert outcome.workflow.no_result == "server_restarted"
+    assert outcome.grader is not None
+    assert outcome.grader.no_result == "server_restarted"
+
+
 async def test_a_rollout_that_its_server_cancelled_is_no_result() -> None:
     outcome = await outcome_of(completion={"status": "cancelled"}, grade={"status": "failure"})
     assert outcome.workflow.status is RolloutStatus.CANCELLED
