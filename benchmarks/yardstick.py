@@ -48,8 +48,13 @@ def run(
     runs: int = 5,
     conc: str | None = None,
     options: Sequence[str] = (),
+    variables: Sequence[str] = (),
 ) -> list[Cell]:
-    """Measure one workload, ours and the bare side in turn, in the same rounds."""
+    """Measure one workload, ours and the bare side in turn, in the same rounds.
+
+    `variables` are set for ours, each as `NAME=VALUE`. A peer named `ours-…` is this project's code
+    without them.
+    """
     with tempfile.TemporaryDirectory(prefix="yardstick-") as folder:
         bench = Path(folder) / "bench"
         shutil.copytree(bench_dir(), bench)
@@ -58,7 +63,8 @@ def run(
         command = [
             sys.executable,
             str(bench / "run.py"),
-            *("--impl", f"ours={sys.executable}", "--peer", f"{peer}={sys.executable}"),
+            *("--impl", ",".join([f"ours={sys.executable}", *variables])),
+            *("--impl" if peer.startswith("ours-") else "--peer", f"{peer}={sys.executable}"),
             *("--workload", workload, "--runs", str(runs), "--home", home),
             *(("--conc", conc) if conc else ()),
             *options,
