@@ -9,6 +9,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from osmosis_ai.cli.main import main
 from osmosis_ai.cli.mode import Mode
 from osmosis_ai.cli.secrets import parse_secrets, secrets_set
 from osmosis_ai.errors import ConfigError
+from osmosis_ai.testing import HttpReply, ScriptedModel
 from tests.eval.demo import CONFIG, make_demo
 
 Capture = pytest.CaptureFixture[str]
@@ -228,3 +230,25 @@ def test_a_person_at_a_terminal_is_asked_and_nothing_is_echoed(workspace: Path) 
             os.close(ours)
         assert process.wait(60) == 0
     assert b"hunter2" not in said
+
+
+def test_a_model_that_repeats_its_key_does_not_give_it_away(
+    workspace: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers say which key they refuse, and the message goes into records and onto the screen."""
+
+    def refuse(request: Any, call: Any) -> HttpReply:
+        message = f"Incorrect API key provided: {call.headers['authorization']}"
+        return HttpReply(401, {"error": {"message": message}})
+
+    monkeypatch.setenv("DEMO_MODEL_KEY", "hunter2-of-the-model")
+    with ScriptedModel(refuse) as model:
+        table = f'[model]\nbase_url = "{model.base_url}"\napi_key_env = "DEMO_MODEL_KEY"\n'
+        config = CONFIG.replace("scripted:policy:reply", "real-name")
+        (workspace / CONFIG_PATH).write_text(config + table)
+        for flag in ("--probe", "--no-probe"):
+            assert main(["eval", "run", CONFIG_PATH, "--plain", flag]) == 1
+            captured = capsys.readouterr()
+            assert "hunter2" not in captured.out + captured.err
+            assert "Incorrect API key provided: Bearer [REDACTED]" in captured.err
+    assert '"error_message":"the model did not answer: ' in assert_hidden(workspace)
