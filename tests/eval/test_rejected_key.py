@@ -135,9 +135,10 @@ def test_the_end_of_the_run_says_how_to_go_on(
     captured = capsys.readouterr()
     assert "8 scored of 24 rollouts" in captured.out
     assert (
-        "9 of 24 rollouts are done. The same command goes on with the other 15. "
-        "--retry-no-result gives the 1 without a result another go."
+        "9 of 24 rollouts are done, 1 of them without a result. "
+        "The same command goes on with the other 15."
     ) in captured.out
+    assert "--max-in-flight 1 --retry-no-result\n" in captured.out
     assert captured.err.splitlines()[-2:] == [
         "Error: model 'real-name': the model endpoint answered 401: this key has been revoked",
         "It rejects the key: look at `[model] api_key_env` and the variable it names.",

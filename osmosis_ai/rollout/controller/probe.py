@@ -41,7 +41,10 @@ async def probe_model(model: ModelClient, endpoint: RolloutEndpoint, *, retry: R
     if answer.model_status in _REFUSES_BODY:
         # Some models know the limit by another name only.
         answer = await _ask(model, _QUESTION, endpoint, retry=retry)
-    if answer.completion is None:
+    if answer.stream is not None:
+        # The run's own params ask for streams; that one begins is enough.
+        await answer.stream.rest.aclose()
+    elif answer.completion is None:
         raise _problem(answer, model)
 
 

@@ -19,7 +19,7 @@ from osmosis_ai.rollout.controller.model.base import (
 from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.controller.probe import probe_model
 from osmosis_ai.rollout.controller.retry import RetryPolicy
-from osmosis_ai.testing import HttpReply, ScriptedModel
+from osmosis_ai.testing import HttpReply, ScriptedModel, StreamReply
 from tests.rollout.controller.calling import to
 
 NO_LIMIT = HttpReply(400, {"error": {"message": "max_tokens is not supported"}})
@@ -53,6 +53,11 @@ async def test_a_model_that_takes_no_limit_is_asked_without() -> None:
     first, second = await probed(NO_LIMIT, "ok")
     assert "max_tokens" in first
     assert "max_tokens" not in second
+
+
+async def test_a_model_that_is_to_stream_is_there_when_it_begins() -> None:
+    (asked,) = await probed(StreamReply(["o", "k"]), params={"stream": True})
+    assert asked["stream"] is True
 
 
 async def test_passing_trouble_is_tried_again_as_often_as_for_rollouts() -> None:
