@@ -52,12 +52,17 @@ async def make_environment(
     its extra `server`. Raises ConfigError with the end of the log where it cannot be made, or would
     hold another project's osmosis-ai.
     """
-    recipe = _read_recipe(rollout_dir, wheel or sdk_wheel(), isolation.uv)
+    recipe = _read_recipe(rollout_dir, (wheel or sdk_wheel()).absolute(), isolation.uv)
     place = _Place(isolation.root.absolute() / recipe.digest)
-    place.folder.parent.mkdir(parents=True, exist_ok=True)
-    async with _lock(place, isolation) as lock:
-        if not await asyncio.to_thread(place.is_usable):
-            await _make(recipe, place, lock, isolation)
+    try:
+        place.folder.parent.mkdir(parents=True, exist_ok=True)
+        async with _lock(place, isolation) as lock:
+            if not await asyncio.to_thread(place.is_usable):
+                await _make(recipe, place, lock, isolation)
+    except OSError as error:
+        raise ConfigError(
+            f"the environment of {rollout_dir} cannot be made in {isolation.root}: {error}"
+        ) from error
     return place.python
 
 

@@ -167,6 +167,14 @@ async def test_a_cancelled_run_leaves_no_half_of_one(rollout: Path, tmp_path: Pa
     await make_environment(rollout, isolation(tmp_path))
 
 
+async def test_a_folder_that_cannot_be_written_is_one_sentence(
+    rollout: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "environments").touch()
+    with pytest.raises(ConfigError, match=r"cannot be made in .*environments: .*exists"):
+        await make_environment(rollout, isolation(tmp_path))
+
+
 KILLED = """
 import asyncio, sys
 from pathlib import Path
