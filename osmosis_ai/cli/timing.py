@@ -36,8 +36,15 @@ def record_parts(record: Record) -> str:
 
 
 def cost(dollars: float | None) -> str:
-    """US dollars, to a hundredth of a cent."""
-    return UNKNOWN if dollars is None else f"${dollars:,.4f}"
+    """US dollars, to a hundredth of a cent, and small sums to a millionth of a dollar."""
+    if dollars is None:
+        return UNKNOWN
+    if 0 < dollars < _MILLIONTH:
+        return "less than $0.000001"
+    return f"${dollars:,.6f}" if 0 < dollars < _CENT else f"${dollars:,.4f}"
+
+
+_MILLIONTH, _CENT = 1e-6, 0.01
 
 
 def _seconds(label: str, found: Quantiles | None, what: str) -> Iterator[Fact]:

@@ -15,6 +15,7 @@ import pytest
 from osmosis_ai.cli.confirm import confirm
 from osmosis_ai.cli.main import main
 from osmosis_ai.cli.mode import InteractiveRequired, Mode
+from osmosis_ai.cli.timing import cost
 from osmosis_ai.eval.forecast import Forecast
 from osmosis_ai.rollout.driver.base import ModelPrice
 from osmosis_ai.testing import ScriptedModel
@@ -63,8 +64,8 @@ def test_yes_is_an_answer(model: ScriptedModel, capsys: Capture) -> None:
 
 def test_cost_is_told_over_what_is_known(model: ScriptedModel, capsys: Capture) -> None:
     main(["eval", "run", CONFIG_PATH, "--plain", "--yes"])
-    (cost,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Cost")]
-    assert cost.startswith("Cost: $0.0000 (over 2 of 2 tries")
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Cost")]
+    assert told.startswith("Cost: $0.000004 (over 2 of 2 tries")
 
 
 def test_a_run_whose_budget_is_used_up_ends_with_one(model: ScriptedModel, capsys: Capture) -> None:
@@ -102,6 +103,20 @@ def test_at_a_terminal_a_person_is_asked(
         assert process.wait(60) == code
     assert b"prompts of the first calls are about" in said
     assert len(model.calls) == calls
+
+
+@pytest.mark.parametrize(
+    ("dollars", "shown"),
+    [
+        (None, "-"),
+        (0.0, "$0.0000"),
+        (1e-9, "less than $0.000001"),
+        (0.0012, "$0.001200"),
+        (1234.5, "$1,234.5000"),
+    ],
+)
+def test_a_small_sum_is_not_shown_as_none(dollars: float | None, shown: str) -> None:
+    assert cost(dollars) == shown
 
 
 def test_what_can_be_told_is_told() -> None:

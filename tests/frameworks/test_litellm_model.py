@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -257,6 +258,24 @@ def test_a_missing_key_is_said_before_anything_runs(monkeypatch: pytest.MonkeyPa
 def test_credentials_of_other_kinds_are_not_judged() -> None:
     """They may come from a profile, a file or a role."""
     load_model(ModelSpec("bedrock/anthropic.claude-3-haiku-20240307-v1:0"))
+
+
+@pytest.fixture
+def log() -> Iterator[logging.Logger]:
+    log = logging.getLogger("LiteLLM")
+    before = log.level
+    yield log
+    log.setLevel(before)
+
+
+def test_it_is_quiet_unless_somebody_wants_to_hear_it(log: logging.Logger) -> None:
+    """Two lines for each call of a run are what nobody reads."""
+    log.setLevel(logging.NOTSET)
+    LiteLLMClient(PRICED, api_key="k")
+    assert log.level == logging.WARNING
+    log.setLevel(logging.DEBUG)
+    LiteLLMClient(PRICED, api_key="k")
+    assert log.level == logging.DEBUG
 
 
 def test_prices_are_those_of_the_table() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
@@ -90,8 +91,7 @@ class LiteLLMClient(ModelClient):
         self._arguments: dict[str, Any] = {"drop_params": True, **(params or {}), "model": model}
         if api_key:
             self._arguments["api_key"] = api_key
-        # It prints advice to stdout with every error.
-        litellm.suppress_debug_info = True
+        _quieten()
         _check_name(model)
         _check_key(model, self._arguments.get("api_key"))
         self._has_own_price = price is not None
@@ -152,6 +152,14 @@ class LiteLLMClient(ModelClient):
 
 
 _OURS = frozenset({"model", "stream", "stream_options"})
+
+
+def _quieten() -> None:
+    # It prints advice to stdout with every error, and two lines to stderr with every call.
+    litellm.suppress_debug_info = True
+    log = logging.getLogger("LiteLLM")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.WARNING)
 
 
 def _check_name(model: str) -> None:
