@@ -16,6 +16,7 @@ import re
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,12 @@ KEEP_BODIES_SEC = 900.0
 
 KEEP_ROLLOUTS_SEC = 24 * 3600.0
 """How long a journal remembers that a rollout was done, so that nobody runs it again."""
+
+GATHER_SEC = 0.001
+"""How long a commit waits for more to share it, where several came at once before."""
+
+SETTLE_WITHIN_SEC = 0.05
+"""How long a note that nobody waits for may go without a commit that it can share."""
 
 PRUNE_EVERY_SEC = 60.0
 """How often what is old is looked for, among all there is."""
@@ -134,7 +141,11 @@ class Journal:
         """How long a delivered answer's bytes are kept."""
         self._lock = lock
         self._prune_at = 0.0
-        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._is_busy = False
+        self._writes: deque[_Write | None] = deque()
+        self._is_idle = False
+        self._wake_up: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._settled: deque[_Settled] = deque()
         self._reader = _connect(path)
         self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
         self._thread.start()
@@ -195,18 +206,13 @@ class Journal:
 
         Not waited for: where the note is lost, one post more is made under the same key.
         """
-        self._writes.put(
-            _Write(
-                [
-                    (_SETTLE, (state, rollout_id, kind)),
-                    (_FORGET_KEY, (rollout_id,)),
-                ]
-            )
-        )
+        self._settled.append((state.value, rollout_id, kind.value))
+        if len(self._settled) == 1:
+            asyncio.get_running_loop().call_later(SETTLE_WITHIN_SEC, self._write_settled)
 
     def note(self, answer: Answer) -> None:
         """Write an answer down that could not be before it was posted; not waited for."""
-        self._writes.put(_Write([(_ANSWER, _answer_row(answer))]))
+        self._put(_Write([(_ANSWER, _answer_row(answer))]))
 
     def entries(self) -> list[Entry]:
         """Everything the journal knows, oldest rollout first."""
@@ -232,16 +238,20 @@ class Journal:
         """
         if not self._thread.is_alive():
             return
-        self._writes.put(None)
+        self._put(None)
         self._thread.join()
         self._reader.close()
         if remove:
             remove_journal(self.path)
         os.close(self._lock)
 
+    def _write_settled(self) -> None:
+        if self._settled:
+            self._put(_Write([]))
+
     async def _commit(self, statements: Sequence[_Statement]) -> None:
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writes.put(_Write(statements, committed))
+        self._put(_Write(statements, committed))
         await committed
 
     def _write_all(self) -> None:
@@ -250,20 +260,37 @@ class Journal:
             last = False
             while not last:
                 batch = self._next_batch(connection)
+                if not batch:  # woken for what it had already taken
+                    continue
                 last = None in batch
-                _commit_batch(connection, [write for write in batch if write is not None])
+                writes = [write for write in batch if write is not None]
+                # After the batch is taken: what was settled before a redirect is written before it.
+                settled = [self._settled.popleft() for _ in range(len(self._settled))]
+                _commit_batch(connection, writes, settled)
                 self._prune(connection)
             _prune(connection, self.keep_bodies_sec)
             _wipe(connection)
 
+    def _put(self, write: _Write | None) -> None:
+        self._writes.append(write)
+        # A thread that is woken costs more than all else about a write: only if it sleeps.
+        if self._is_idle:
+            self._is_idle = False
+            self._wake_up.put(None)
+
     def _next_batch(self, connection: sqlite3.Connection) -> list[_Write | None]:
-        try:
-            batch = [self._writes.get(timeout=WIPE_AFTER_IDLE_SEC)]
-        except queue.Empty:
-            _wipe(connection)
-            batch = [self._writes.get()]
-        while not self._writes.empty():
-            batch.append(self._writes.get())
+        if self._is_busy:
+            time.sleep(GATHER_SEC)
+        self._is_idle = True
+        if not self._writes:
+            try:
+                self._wake_up.get(timeout=WIPE_AFTER_IDLE_SEC)
+            except queue.Empty:
+                _wipe(connection)
+                self._wake_up.get()
+        self._is_idle = False
+        batch = [self._writes.popleft() for _ in range(len(self._writes))]
+        self._is_busy = len(batch) > 1
         return batch
 
     def _prune(self, connection: sqlite3.Connection) -> None:
@@ -361,7 +388,6 @@ CREATE TABLE IF NOT EXISTS answer (
   rollout_id TEXT NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL, made_at REAL NOT NULL,
   body BLOB NOT NULL, PRIMARY KEY (rollout_id, kind)
 );
-CREATE INDEX IF NOT EXISTS owed ON answer (state) WHERE state = 'owed';
 """
 
 _ACCEPT = "INSERT OR REPLACE INTO rollout VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -376,11 +402,14 @@ INSERT INTO answer SELECT ?1, ?2, ?3, ?4, ?5 FROM rollout WHERE id = ?6 AND dige
   AND changes() > 0
 """
 _ANSWER = "INSERT OR IGNORE INTO answer VALUES (?, ?, ?, ?, ?)"
+_SHARED = (_ACCEPT, _ANSWER)
 _REDIRECT = """
 UPDATE rollout SET completion_url = ?, grader_url = coalesce(?, grader_url), callback_key = ?
   WHERE id = ?
 """
-_OWE_AGAIN = "UPDATE answer SET state = 'owed' WHERE rollout_id = ? AND state <> 'dropped'"
+_OWE_AGAIN = """
+UPDATE answer SET state = 'owed' WHERE rollout_id = ? AND state <> 'dropped' AND length(body) > 0
+"""
 _OWE_LOST = """
 UPDATE answer SET state = 'owed' WHERE rollout_id = ? AND state IN ('refused', 'expired')
 """
@@ -418,6 +447,9 @@ DELETE FROM answer WHERE made_at < ? AND NOT EXISTS (SELECT 1 FROM rollout WHERE
 
 _Statement = tuple[str, Sequence[Any]]
 
+_Settled = tuple[str, str, str]
+"""The state that an answer has come to, its rollout and its kind."""
+
 
 @dataclass(slots=True)
 class _Write:
@@ -454,13 +486,17 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _commit_batch(connection: sqlite3.Connection, batch: Sequence[_Write]) -> None:
+def _commit_batch(
+    connection: sqlite3.Connection, batch: Sequence[_Write], settled: Sequence[_Settled]
+) -> None:
     error: sqlite3.Error | None = None
     try:
         connection.execute("BEGIN IMMEDIATE")
-        for write in batch:
-            for statement, values in write.statements:
-                connection.execute(statement, values)
+        if settled:
+            connection.executemany(_SETTLE, settled)
+            connection.executemany(_FORGET_KEY, {(rollout_id,) for _, rollout_id, _ in settled})
+        for statement, rows in _grouped(one for write in batch for one in write.statements):
+            connection.executemany(statement, rows)
         connection.execute("COMMIT")
     except sqlite3.Error as exc:
         # A full disk, most likely: those who wait hear of it, and the next batch is tried anew.
@@ -468,6 +504,26 @@ def _commit_batch(connection: sqlite3.Connection, batch: Sequence[_Write]) -> No
         with suppress(sqlite3.OperationalError):  # it may have failed before it began
             connection.execute("ROLLBACK")
     _tell([write.committed for write in batch if write.committed is not None], error)
+
+
+def _grouped(statements: Iterable[_Statement]) -> Iterable[tuple[str, list[Sequence[Any]]]]:
+    """Statements in an order that comes to the same, with the rows that share one.
+
+    A rollout is accepted before it is answered; any other statement stays where it is.
+    """
+    groups: list[tuple[str, list[Sequence[Any]]]] = []
+    shared: dict[str, list[Sequence[Any]]] = {}
+    for statement, row in statements:
+        if statement not in _SHARED:
+            shared.clear()
+            groups.append((statement, [row]))
+            continue
+        if not shared:
+            for each in _SHARED:
+                shared[each] = []
+                groups.append((each, shared[each]))
+        shared[statement].append(row)
+    return groups
 
 
 def _tell(futures: Sequence[asyncio.Future[None]], error: sqlite3.Error | None) -> None:
@@ -519,7 +575,9 @@ def _accepted_row(accepted: Accepted) -> tuple[Any, ...]:
 
 
 def _answer_row(answer: Answer) -> tuple[Any, ...]:
-    return (answer.rollout_id, answer.kind, answer.state, answer.made_at, answer.body)
+    # Plain strings: sqlite3 searches for an adapter of everything else.
+    kind, state = answer.kind.value, answer.state.value
+    return (answer.rollout_id, kind, state, answer.made_at, answer.body)
 
 
 def _read_entries(
@@ -533,6 +591,8 @@ def _read_entries(
         )
     ]
     answers: dict[str, list[Answer]] = {}
+    if not accepted:
+        return []
     # By kind: a completion goes before its grader's answer.
     for owner, kind, state, made_at, body in connection.execute(
         f"SELECT * FROM answer WHERE rollout_id {which} ORDER BY kind", values
