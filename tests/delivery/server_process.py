@@ -17,11 +17,13 @@ from nursery import die, raise_children, tell_ready
 from osmosis_ai.rollout import AgentWorkflow, ConcurrencyConfig, Grader, LocalBackend
 from osmosis_ai.rollout.context import AgentWorkflowContext, GraderContext
 from osmosis_ai.rollout.server import create_rollout_server
-from osmosis_ai.rollout.server.journal import (
+from osmosis_ai.rollout.server.entry import (
     Accepted,
     Answer,
     AnswerKind,
     AnswerState,
+)
+from osmosis_ai.rollout.server.journal import (
     Journal,
     lock_journal,
 )

@@ -11,7 +11,12 @@ import logging
 
 from osmosis_ai.errors import ProtocolError, RunError
 from osmosis_ai.rollout.http import RETRIED_STATUSES, HttpClient
-from osmosis_ai.rollout.server.journal import Answer, AnswerState, Journal, idempotency_key
+from osmosis_ai.rollout.server.entry import (
+    Answer,
+    AnswerState,
+    idempotency_key,
+)
+from osmosis_ai.rollout.server.journal import Journal
 from osmosis_ai.rollout.server.mailbox import Letter, Mailbox
 from osmosis_ai.rollout.trajectory.report import report_from_response
 from osmosis_ai.rollout.trajectory.save import add_report
@@ -66,11 +71,6 @@ class Delivery:
     def mailbox(self, rollout_id: str) -> Mailbox | None:
         """The mailbox of a rollout whose postman is on his way."""
         return self._busy.get(rollout_id)
-
-    @property
-    def undelivered(self) -> int:
-        """How many rollouts have answers on the way."""
-        return len(self._busy)
 
     @property
     def oldest_sec(self) -> float | None:

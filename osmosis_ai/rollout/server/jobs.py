@@ -21,9 +21,14 @@ from osmosis_ai.rollout.backend.base import CancelDisposition, ExecutionBackend
 from osmosis_ai.rollout.protocol import RolloutInitRequest, StartRequest, encode_grade
 from osmosis_ai.rollout.server.bounds import Bounds
 from osmosis_ai.rollout.server.delivery import Delivery
+from osmosis_ai.rollout.server.entry import (
+    Accepted,
+    AnswerState,
+    Entry,
+)
 from osmosis_ai.rollout.server.history import Ended, History
 from osmosis_ai.rollout.server.job import Job
-from osmosis_ai.rollout.server.journal import Accepted, Entry, Journal
+from osmosis_ai.rollout.server.journal import Journal
 from osmosis_ai.rollout.server.lease import Lease, LeaseTerms
 from osmosis_ai.rollout.server.mailbox import Mailbox, mailbox_for
 from osmosis_ai.rollout.server.recipient import (
@@ -37,7 +42,6 @@ from osmosis_ai.rollout.server.restart import (
     adopt_abandoned,
     ended_from,
     finish_unfinished,
-    give_owed,
     mailbox_from,
 )
 from osmosis_ai.rollout.types import ExecutionRequest, RolloutStatus
@@ -258,12 +262,15 @@ class Jobs:
         mailbox = self._mailbox(known, accepted.rollout_id)
         if mailbox is not None:
             mailbox.readdress(newer)
-        entry = None if self._journal is None else await _redirect(self._journal, accepted)
+        entry = None
+        if self._journal is not None:
+            await self._journal.redirect(accepted)
+            entry = self._journal.find(accepted.rollout_id)
         if entry is not None:
             # Another request may have come in the meantime: what was written last is meant.
             mailbox = self._mailbox(known, accepted.rollout_id) or mailbox or mailbox_from(entry)
             mailbox.readdress(mailbox_for(entry.accepted))
-            give_owed(mailbox, entry)
+            self._give_owed(mailbox, entry)
         if isinstance(known, Ended):
             mailbox = self._reopen(known, mailbox or newer)
         assert mailbox is not None, "a rollout that runs has its mailbox"
@@ -271,6 +278,17 @@ class Jobs:
         self._delivery.hand_over_written(mailbox)
         if any(letter.is_stranded for letter in mailbox):
             self._spawn(self._delivery.deliver_stranded(mailbox))
+
+    def _give_owed(self, mailbox: Mailbox, entry: Entry) -> None:
+        assert self._journal is not None, "it is what says so"
+        bodies = {answer.kind: answer.body for answer in entry.owed}
+        for letter in mailbox:
+            if letter.kind in bodies and not letter.is_under_way and not letter.is_waiting:
+                if letter.has_arrived:  # it was faster than the commit
+                    self._journal.settle(mailbox.rollout_id, letter.kind, AnswerState.DELIVERED)
+                else:
+                    letter.give(bodies[letter.kind])
+                    letter.is_written = True
 
     def _mailbox(self, known: Job | Ended, rollout_id: str) -> Mailbox | None:
         """Where the answers of a rollout are that did not arrive; None where a journal says it."""
@@ -344,15 +362,6 @@ async def _when_written(job: Job) -> Admission:
 async def _is_written(job: Job) -> bool:
     # Shielded: one client that goes away must not take the answer from the others.
     return job.admitted is None or await asyncio.shield(job.admitted)
-
-
-async def _redirect(journal: Journal, accepted: Accepted) -> Entry | None:
-    """Note where the answers go from now on; the entry says what is owed there."""
-    entry = journal.find(accepted.rollout_id)
-    if entry is None:
-        return None
-    await journal.redirect(accepted, again=entry.accepted.is_elsewhere(accepted))
-    return journal.find(accepted.rollout_id)
 
 
 def _lease_of(recipient: Recipient) -> Lease | None:

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 
 from osmosis_ai.errors import RunError
 from osmosis_ai.rollout.protocol import encode_result
-from osmosis_ai.rollout.server.journal import Answer, AnswerKind, AnswerState, Journal
+from osmosis_ai.rollout.server.entry import (
+    Answer,
+    AnswerKind,
+    AnswerState,
+)
+from osmosis_ai.rollout.server.journal import Journal
 from osmosis_ai.rollout.server.recipient import Outcome, Recipient
 from osmosis_ai.rollout.types import ExecutionResult, RolloutErrorCategory, RolloutStatus
 

@@ -19,7 +19,11 @@ from osmosis_ai.rollout.descriptors import raise_descriptor_limit
 from osmosis_ai.rollout.garbage import patient_collector
 from osmosis_ai.rollout.server.delivery import Delivery
 from osmosis_ai.rollout.server.jobs import DrainLimits, Jobs
-from osmosis_ai.rollout.server.journal import JOURNAL_FOLDER, Journal, open_journal
+from osmosis_ai.rollout.server.journal import (
+    JOURNAL_FOLDER,
+    Journal,
+    open_journal,
+)
 from osmosis_ai.rollout.server.restart import open_new_journal
 from osmosis_ai.rollout.server.vitals import Vitals
 

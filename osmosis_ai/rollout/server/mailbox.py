@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from osmosis_ai.rollout.http import ControllerAuth, Target, header_lines
-from osmosis_ai.rollout.server.journal import Accepted, AnswerKind
+from osmosis_ai.rollout.server.entry import (
+    Accepted,
+    AnswerKind,
+)
 from osmosis_ai.rollout.trajectory.report import TrajectoryReport
 
 

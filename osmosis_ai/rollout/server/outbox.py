@@ -10,11 +10,13 @@ from pathlib import Path
 
 from osmosis_ai.errors import RunError
 from osmosis_ai.rollout.http import Target
-from osmosis_ai.rollout.server.journal import (
+from osmosis_ai.rollout.server.entry import (
     Answer,
     AnswerKind,
     AnswerState,
     Entry,
+)
+from osmosis_ai.rollout.server.journal import (
     Journal,
     is_held,
     open_journal,

@@ -19,12 +19,14 @@ from osmosis_ai.rollout.protocol import (
     encode_grade,
     encode_result,
 )
-from osmosis_ai.rollout.server.history import Ended
-from osmosis_ai.rollout.server.journal import (
+from osmosis_ai.rollout.server.entry import (
     Answer,
     AnswerKind,
     AnswerState,
     Entry,
+)
+from osmosis_ai.rollout.server.history import Ended
+from osmosis_ai.rollout.server.journal import (
     Journal,
     abandoned_journals,
     is_held,
@@ -122,23 +124,11 @@ def mailbox_from(entry: Entry) -> Mailbox:
     mailbox = mailbox_for(entry.accepted)
     mailbox.is_archived = True
     made = {answer.kind for answer in entry.answers}
-    for letter in mailbox:
-        letter.is_given = letter.is_written = letter.kind in made
-    give_owed(mailbox, entry)
-    return mailbox
-
-
-def give_owed(mailbox: Mailbox, entry: Entry) -> None:
-    """Put the answers that are owed into a mailbox, but those that are on their way.
-
-    One that has just arrived may still be owed on the disk: the note of it comes behind.
-    """
     bodies = {answer.kind: answer.body for answer in entry.owed}
     for letter in mailbox:
-        is_on_its_way = letter.is_under_way or letter.is_waiting
-        if letter.kind in bodies and not is_on_its_way and not letter.has_arrived:
-            letter.give(bodies[letter.kind])
-            letter.is_written = True
+        letter.is_given = letter.is_written = letter.kind in made
+        letter.body = bodies.get(letter.kind)
+    return mailbox
 
 
 def _is_forgotten(entry: Entry, retention_sec: float) -> bool:

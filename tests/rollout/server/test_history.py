@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from osmosis_ai.rollout.http import HttpClient
 from osmosis_ai.rollout.protocol import RolloutInitRequest
 from osmosis_ai.rollout.server.delivery import Delivery
+from osmosis_ai.rollout.server.entry import Accepted
 from osmosis_ai.rollout.server.history import History
 from osmosis_ai.rollout.server.job import Job
-from osmosis_ai.rollout.server.journal import Accepted
 from osmosis_ai.rollout.server.mailbox import mailbox_for
 from osmosis_ai.rollout.server.recipient import Callbacks
 from osmosis_ai.rollout.types import ExecutionResult, RolloutStatus

@@ -15,14 +15,15 @@ import pytest
 
 from osmosis_ai.errors import RunError
 from osmosis_ai.rollout.server import journal as journals
-from osmosis_ai.rollout.server.journal import (
+from osmosis_ai.rollout.server.entry import (
     Accepted,
     Answer,
     AnswerKind,
     AnswerState,
-    Journal,
-    open_journal,
+    idempotency_key,
 )
+from osmosis_ai.rollout.server.journal import Journal, open_journal
+from osmosis_ai.rollout.server.table import KEEP_ROLLOUTS_SEC
 
 KEY = "callback-key-of-a-controller"
 
@@ -144,6 +145,26 @@ async def test_newer_urls_make_every_answer_owed_again(journal: Journal) -> None
     assert len(entry.owed) == 2
 
 
+@pytest.mark.parametrize("grader_url", ["http://c/grader", None])
+async def test_the_same_urls_leave_what_was_delivered(
+    journal: Journal, path: Path, grader_url: str | None
+) -> None:
+    await journal.accept(accepted())
+    await journal.answer(completion(), grade())
+    journal.settle("r1", AnswerKind.COMPLETION, AnswerState.DELIVERED)
+    journal.settle("r1", AnswerKind.GRADER, AnswerState.REFUSED)
+    await journal.redirect(accepted(grader_url=grader_url))
+    (entry,) = journal.entries()
+    assert [answer.kind for answer in entry.owed] == [AnswerKind.GRADER]
+    journal.settle("r1", AnswerKind.GRADER, AnswerState.DELIVERED)
+    await journal.redirect(accepted(grader_url=grader_url))
+    (entry,) = journal.entries()
+    # Nothing is owed, and so no key is kept.
+    assert (entry.owed, entry.accepted.callback_key) == ((), None)
+    journal.close()
+    assert KEY.encode() not in bytes_on_disk(path)
+
+
 async def test_a_journal_of_a_running_server_cannot_be_opened(journal: Journal, path: Path) -> None:
     with pytest.raises(RunError, match="belongs to a server that is running"):
         open_journal(path)
@@ -206,7 +227,7 @@ def test_a_loop_that_has_gone_does_not_stop_the_writer(journal: Journal) -> None
 
 
 async def test_old_bodies_and_rollouts_are_forgotten(path: Path) -> None:
-    long_ago = time.time() - 2 * journals.KEEP_ROLLOUTS_SEC
+    long_ago = time.time() - 2 * KEEP_ROLLOUTS_SEC
     first = open_journal(path)
     await first.accept(Accepted("old", "d", "http://c", None, KEY, accepted_at=long_ago))
     await first.answer(Answer("old", AnswerKind.COMPLETION, b"{}", made_at=long_ago))
@@ -228,12 +249,12 @@ def test_abandoned_journals_are_found_up_to_an_age(tmp_path: Path) -> None:
 
 
 def test_a_key_is_stable_and_different_for_each_answer() -> None:
-    keys = {journals.idempotency_key("r1", kind) for kind in AnswerKind}
+    keys = {idempotency_key("r1", kind) for kind in AnswerKind}
     assert keys == {"r1/completion", "r1/grader", "r1/result"}
 
 
 def test_an_id_that_no_header_can_hold_is_named_by_its_digest() -> None:
-    key = journals.idempotency_key("r\u00f6llout 1", AnswerKind.GRADER)
+    key = idempotency_key("r\u00f6llout 1", AnswerKind.GRADER)
     assert len(key) == len("/grader") + 64
     assert key.isascii()
 

@@ -12,17 +12,19 @@ import pytest
 
 from osmosis_ai.errors import RunError
 from osmosis_ai.rollout.http import HttpClient
-from osmosis_ai.rollout.server.journal import (
+from osmosis_ai.rollout.server.entry import (
     Accepted,
     Answer,
     AnswerState,
+)
+from osmosis_ai.rollout.server.journal import (
     Journal,
     lock_journal,
     open_journal,
 )
 from tests.rollout.programs import limited
 from tests.rollout.receiver import OK, Hang, receiving, reply
-from tests.rollout.server.serving import QUICK, Counting, answer, local, no_sleep, serving
+from tests.rollout.server.serving import QUICK, Counting, local, no_sleep, serving
 
 MODEL_KEY = "key-of-the-model"
 CALLBACK_KEY = "key-of-the-callbacks"
@@ -135,25 +137,37 @@ async def test_answers_on_their_way_go_to_the_newest_urls_at_once(path: Path) ->
     assert len(site.receiver.posts) == 1
 
 
-async def test_an_answer_that_was_taken_while_it_moved_goes_to_the_new_place_too(
+async def test_an_answer_that_is_faster_than_the_note_of_its_new_place_is_posted_once(
     path: Path,
 ) -> None:
     gate = asyncio.Event()
 
-    async def run(ctx: Any) -> Any:
-        await gate.wait()
-        return await answer(ctx)
+    class Slow(Journal):
+        async def redirect(self, accepted: Accepted) -> None:
+            await gate.wait()
+            await super().redirect(accepted)
 
-    async with serving(local(run=run), journal=path) as site, receiving() as elsewhere:
+    run = Counting(asyncio.Event())
+    journal = lock_journal(path, Slow)
+    async with serving(local(run=run), journal=journal) as site, receiving() as elsewhere:
         await site.start()
         urls = {
             "completion_callback_url": f"{elsewhere.url}/c",
             "grader_callback_url": f"{elsewhere.url}/g",
         }
         again = asyncio.create_task(site.start(**urls))
+        await run.started.wait()
+        assert run.go_on is not None
+        run.go_on.set()
+        while not elsewhere.at("/g"):
+            await site.status()
+            if len(site.receiver.posts) == 2:  # it was not yet told of the new place
+                break
         gate.set()
         assert (await again).status == 202
-        await elsewhere.wait_for(lambda receiver: receiver.at("/c") and receiver.at("/g"))
+        await elsewhere.wait_for(lambda receiver: receiver.at("/g"))
+    assert [post.path for post in elsewhere.posts] == ["/c", "/g"]
+    assert states(path) == [AnswerState.DELIVERED] * 2
 
 
 async def test_what_was_refused_is_posted_again_for_who_asks_again(path: Path) -> None:
@@ -239,9 +253,9 @@ class Failing(Journal):
         self._check(self.answers)
         await super().answer(*answers)
 
-    async def redirect(self, accepted: Accepted, *, again: bool = True) -> None:
+    async def redirect(self, accepted: Accepted) -> None:
         self._check(self.redirects)
-        await super().redirect(accepted, again=again)
+        await super().redirect(accepted)
 
     def _check(self, works: bool) -> None:
         if not works:

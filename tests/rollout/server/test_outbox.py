@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from osmosis_ai.errors import RunError
-from osmosis_ai.rollout.server.journal import (
+from osmosis_ai.rollout.server.entry import (
     Accepted,
     Answer,
     AnswerKind,
     AnswerState,
+)
+from osmosis_ai.rollout.server.journal import (
     Journal,
     is_held,
     open_journal,

@@ -19,7 +19,10 @@ from osmosis_ai.rollout.protocol import RolloutPollRequest, parse_start_request
 from osmosis_ai.rollout.server.app import build_app
 from osmosis_ai.rollout.server.history import History
 from osmosis_ai.rollout.server.jobs import DrainLimits
-from osmosis_ai.rollout.server.journal import Journal, lock_journal
+from osmosis_ai.rollout.server.journal import (
+    Journal,
+    lock_journal,
+)
 from osmosis_ai.rollout.server.lease import Lease, LeaseTerms
 from osmosis_ai.rollout.types import ExecutionResult, RolloutStatus
 from tests.rollout.programs import limited, workflow_of

@@ -15,13 +15,15 @@ import pytest
 from osmosis_ai.errors import RunError
 from osmosis_ai.rollout.protocol import encode_completion
 from osmosis_ai.rollout.server.app import build_app
-from osmosis_ai.rollout.server.history import History
-from osmosis_ai.rollout.server.journal import (
+from osmosis_ai.rollout.server.entry import (
     Accepted,
     Answer,
     AnswerKind,
     AnswerState,
     Entry,
+)
+from osmosis_ai.rollout.server.history import History
+from osmosis_ai.rollout.server.journal import (
     Journal,
     lock_journal,
     open_journal,
