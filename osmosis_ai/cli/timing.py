@@ -14,10 +14,10 @@ UNKNOWN = "-"
 
 def time_facts(timing: Timing) -> Iterator[Fact]:
     """Quantiles of rollouts, of their parts, and of their model calls."""
-    yield from _seconds("Rollout", timing.rollout, "rollouts")
+    yield from _seconds("Rollout time", timing.rollout, "rollouts")
     for part, found in timing.parts.items():
-        yield from _seconds(part, found, "rollouts")
-    yield from _seconds("Model call", timing.call, "calls")
+        yield from _seconds(f"{part.capitalize()} time", found, "rollouts")
+    yield from _seconds("Call time", timing.call, "calls")
 
 
 def cost_facts(timing: Timing) -> Iterator[Fact]:

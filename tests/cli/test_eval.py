@@ -139,9 +139,9 @@ def test_show_tells_where_the_time_went(workspace: Path, capsys: Capture) -> Non
     evaluated(capsys)
     assert main(["eval", "show", "demo", "--plain"]) == 0
     told = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
-    for name, over in {"Rollout": 5, "waiting": 5, "model": 5, "tools": 5, "grading": 4}.items():
-        assert told[name].endswith(f"over {over} rollouts)")
-    assert told["Model call"].endswith("over 4 calls)")
+    for name, over in {"Rollout": 5, "Waiting": 5, "Model": 5, "Tools": 5, "Grading": 4}.items():
+        assert told[f"{name} time"].endswith(f"over {over} rollouts)")
+    assert told["Call time"].endswith("over 4 calls)")
     assert "Cost" not in told
     assert main(["eval", "show", "demo", "--json"]) == 0
     timing = answer(capsys)["data"]["timing"]
