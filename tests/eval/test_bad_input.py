@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -272,6 +273,9 @@ app = create_rollout_server(
 """
 
 
+KILL_THE_RUN = "os.kill(os.getppid(), signal.SIGKILL)"
+
+
 def test_a_server_that_dies_half_way_ends_the_run_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -293,3 +297,27 @@ def test_a_server_that_dies_half_way_ends_the_run_and_the_same_command_goes_on(
     summary = json.loads(capsys.readouterr().out)["resource"]["summary"]
     assert (summary["mean"]["value"], summary["mean"]["over"]) == (1.0, 12)
     assert list((tmp_path / ".osmosis/evals/demo/rollouts").glob(".journals/*")) == []
+
+
+def test_a_run_killed_with_its_server_goes_on_to_the_summary_of_one_that_was_not(
+    tmp_path: Path,
+) -> None:
+    """The server ends with the run; the next one finds nothing of it but the records."""
+    path = make_demo(tmp_path, *(f"question {number}" for number in range(12)))
+    killing = DYING.replace("os.kill(os.getpid(), signal.SIGKILL)", KILL_THE_RUN)
+    (tmp_path / "rollouts/demo/main.py").write_text(killing)
+    path.write_text(CONFIG.replace("hello", str(tmp_path / "died")))
+    command = [sys.executable, "-m", "osmosis_ai.cli.main", "eval", "run", str(path), "--name"]
+    codes = [
+        subprocess.run(
+            [*command, name], cwd=tmp_path, check=False, stdout=subprocess.DEVNULL
+        ).returncode
+        for name in ("killed", "killed", "whole")
+    ]
+    assert codes == [-signal.SIGKILL, 0, 0]
+    killed, whole = (
+        (tmp_path / f".osmosis/evals/{name}/summary.json").read_bytes()
+        for name in ("killed", "whole")
+    )
+    assert json.loads(killed)["outcomes"]["scored"] == 12
+    assert killed == whole

@@ -230,5 +230,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > MAX_REPLY_BYTES:
+            # Not released: what is left of it would still be on its way.
+            response.close()
             raise ModelError(f"the model's answer is longer than {MAX_REPLY_BYTES:,} bytes")
     return bytes(body)
