@@ -21,6 +21,7 @@ from osmosis_ai.rollout.client.fleet import Fleet, RolloutServer
 from osmosis_ai.rollout.client.rollout import Rollout
 from osmosis_ai.rollout.client.server_client import open_server_client
 from osmosis_ai.rollout.client.server_flights import (
+    POLICY_GONE,
     START_RETRIES,
     WATCH_SEC,
     ServerFlights,
@@ -49,7 +50,7 @@ from osmosis_ai.rollout.flight.item import (
     seed_for,
 )
 from osmosis_ai.rollout.protocol import SERVER_RESTARTED
-from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionRequest
+from osmosis_ai.rollout.types import ExecutionOutcome, ExecutionRequest, RolloutStatus
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ Lost: TypeAlias = Literal["resubmit", "no_result"]
 """What becomes of the rollouts of a server that is lost."""
 
 MAX_TRIES = 3
-"""How often a rollout is begun whose servers say that they were restarted in its middle."""
+"""How often a rollout is begun that is broken off: its server ended, or somebody cancelled it."""
 
 LOST_PATIENCE_SEC = 300.0
 """How long rollouts wait for a server while none is there."""
@@ -138,6 +139,7 @@ class RolloutClient:
             "stop_patience_sec": stop_patience_sec,
             "retry": retry,
             "resubmits": self._resubmits,
+            "finds_again": run_id is not None,
             "patience_sec": lost_patience_sec,
             "artifact_root": artifact_root,
         }
@@ -333,8 +335,13 @@ class RolloutClient:
 
 
 def _was_interrupted(outcome: ExecutionOutcome) -> bool:
-    """Whether the server was restarted in the middle, and said so."""
-    return SERVER_RESTARTED in (outcome.workflow.no_result, outcome.result.no_result)
+    """Whether the rollout was broken off in the middle, by neither its code nor this client."""
+    if outcome.workflow.status is RolloutStatus.CANCELLED:
+        return True
+    return outcome.workflow.no_result in _BROKEN_OFF or outcome.result.no_result in _BROKEN_OFF
+
+
+_BROKEN_OFF = frozenset({SERVER_RESTARTED, POLICY_GONE})
 
 
 class _Elsewhere(ModelClient):

@@ -45,6 +45,9 @@ MISSES = 3
 ANSWER_PATIENCE_SEC = 30.0
 """How long answers are waited for that a server says it has given."""
 
+POLICY_GONE = "the client that served its policy is gone"
+"""Why there is no result of a rollout that an earlier client left under way."""
+
 _ORDER_PATIENCE_SEC = 1.0
 _BUSY = 429
 _BUSY_PAUSE_SEC = 1.0
@@ -56,7 +59,8 @@ class ServerFlights(Flights):
     """Sends each rollout to the server with the most room, and brings its answers.
 
     A server that takes no more now (429) is left alone as long as it says. With `resubmits` the
-    rollouts of a lost server go to another one, else they have no result. Where all servers are
+    rollouts of a lost server go to another one, else they have no result. With `finds_again` a
+    rollout goes to the server that has it already. Where all servers are
     gone, rollouts wait `patience_sec` for one to come back; None ends the run at once: BackendError
     for this rollout and all later ones.
     """
@@ -72,6 +76,7 @@ class ServerFlights(Flights):
         stop_patience_sec: float = STOP_PATIENCE_SEC,
         retry: RetryPolicy = START_RETRIES,
         resubmits: bool = False,
+        finds_again: bool = False,
         patience_sec: float | None = None,
         answer_patience_sec: float = ANSWER_PATIENCE_SEC,
         artifact_root: Path | None = None,
@@ -88,6 +93,7 @@ class ServerFlights(Flights):
         self._on_sample = on_sample
         self._retry = retry
         self._resubmits = resubmits
+        self._finds_again = finds_again
         self._patience_sec = patience_sec
         self._answer_patience_sec = answer_patience_sec
         self._all_lost_at = asyncio.get_running_loop().time()
@@ -114,8 +120,9 @@ class ServerFlights(Flights):
                 server.stir()
 
     async def _execute(self, flight: Flight) -> None:
+        found = await self._find_again(flight) if self._finds_again else None
         while True:
-            server = await self._find_server()
+            server, found = found or await self._find_server(), None
             try:
                 with server.carrying(flight):
                     await self._run_on(server, flight)
@@ -132,6 +139,23 @@ class ServerFlights(Flights):
                 # Nothing of it goes on, and another run's answers count from here on.
                 flight.endpoint.clear_deadline()
                 flight.workflow = None
+
+    async def _find_again(self, flight: Flight) -> RolloutServer | None:
+        """The server that has this rollout from an earlier client; None where none has."""
+        servers = [server for server in self.fleet.servers if server.loss is None]
+        if len(servers) == 1 and self._policy is not None:
+            return servers[0]
+        rollout_id = flight.request.id
+        said = await asyncio.gather(*(server.link.status(rollout_id) for server in servers))
+        for server, status in zip(servers, said, strict=True):
+            if status is None or status == RolloutStatus.UNKNOWN:
+                continue
+            if self._policy is None and status not in _ENDED:
+                with server.carrying(flight):
+                    await self._cancel(flight)
+                raise BackendError(POLICY_GONE)
+            return server
+        return None
 
     async def _find_server(self) -> RolloutServer:
         while (server := self.fleet.pick()) is None:

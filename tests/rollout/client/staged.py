@@ -19,6 +19,7 @@ from osmosis_ai.rollout import (
     MessageDict,
 )
 from osmosis_ai.rollout.client import RolloutClient
+from osmosis_ai.rollout.controller.model.scripted import ScriptedClient
 from osmosis_ai.rollout.server import create_rollout_server
 from osmosis_ai.testing import ExactMatchGrader
 from osmosis_ai.testing.stage import Stage, tell
@@ -53,6 +54,11 @@ def client_of(*urls: str, **given: Any) -> RolloutClient:
     return RolloutClient(
         urls, **{"chat_completions_url": POLICY, "watch_sec": 0.05, "run_id": "run", **given}
     )
+
+
+def serving_a_model() -> dict[str, Any]:
+    """The arguments of a client that serves a model, which the staged workflow does not ask."""
+    return {"model": ScriptedClient(lambda request, call: ""), "chat_completions_url": None}
 
 
 def ask(stage: Stage | str, scene: str = "asked", **given: Any) -> dict[str, Any]:

@@ -20,7 +20,14 @@ from osmosis_ai.testing import ChatWorkflow, ExactMatchGrader, HttpReply, Script
 from osmosis_ai.testing.serving import serve
 from osmosis_ai.testing.stage import Stage
 from tests.rollout.client.fake_server import fake_server, said
-from tests.rollout.client.staged import ROOT, ask, client_of, process_server, staged_app
+from tests.rollout.client.staged import (
+    ROOT,
+    ask,
+    client_of,
+    process_server,
+    serving_a_model,
+    staged_app,
+)
 
 PATIENCE_SEC = 30.0
 
@@ -396,7 +403,7 @@ async def test_a_restarted_client_finds_its_rollouts_again(protocol: Any, tmp_pa
     file = str(tmp_path / "journal.sqlite3")
     async with Stage() as stage, process_server(tmp_path, journal=file) as server:
         stage.hold("running")
-        name = await live_and_die(server.url, protocol, stage)
+        name = await live_and_die(stage, server.url, protocol=protocol)
         async with client_of(server.url, protocol=protocol) as client:
             ended, running = [client.submit(**ask(stage, name)) for name in ("ended", "running")]
             assert ended.id == name
@@ -406,15 +413,59 @@ async def test_a_restarted_client_finds_its_rollouts_again(protocol: Any, tmp_pa
     assert stage.scenes == ["ended", "running"], "nothing was run twice"
 
 
-async def live_and_die(url: str, protocol: str, stage: Stage) -> str:
+async def test_a_restarted_client_finds_each_rollout_on_its_server(tmp_path: Path) -> None:
+    """Not on the one that has the most room now."""
+    async with (
+        Stage() as stage,
+        process_server(tmp_path / "a", journal=str(tmp_path / "a.sqlite3")) as one,
+        process_server(tmp_path / "b", journal=str(tmp_path / "b.sqlite3")) as other,
+    ):
+        stage.hold("running")
+        await live_and_die(stage, one.url, other.url)
+        async with client_of(other.url, one.url) as client:
+            both = [client.submit(**ask(stage, name)) for name in ("running", "ended")]
+            stage.release("running")
+            assert [(await outcome_of(rollout)).reward for rollout in both] == [1.0, 1.0]
+    assert stage.scenes == ["ended", "running"], "nothing was run twice"
+
+
+@pytest.mark.parametrize("lost", ["resubmit", "no_result"])
+async def test_a_rollout_whose_policy_died_with_its_client_is_begun_again(
+    lost: Any, tmp_path: Path
+) -> None:
+    """Else it would go on without a model, and its failure would look like the agent's."""
+    file = str(tmp_path / "journal.sqlite3")
+    async with Stage() as stage, process_server(tmp_path, journal=file) as server:
+        stage.hold("running")
+        name = await live_and_die(stage, server.url, policy="model")
+        async with client_of(server.url, lost=lost, **serving_a_model()) as client:
+            ended, running = [client.submit(**ask(stage, name)) for name in ("ended", "running")]
+            assert (await outcome_of(ended)).reward == 1.0
+            stage.release("running")
+            outcome = await outcome_of(running)
+            again = client.submit(**ask(stage, "running"))
+            assert (await outcome_of(again)).reward == outcome.reward
+    assert ended.id == name
+    if lost == "resubmit":
+        assert outcome.reward == 1.0
+        assert stage.scenes == ["ended", "running", "running"]
+        assert again.id == running.id, "the second go is found again by its own name"
+    else:
+        assert outcome.workflow.no_result == "the client that served its policy is gone"
+
+
+async def live_and_die(
+    stage: Stage, *urls: str, protocol: str = "callback", policy: str = "elsewhere"
+) -> str:
     """Let a client in a process of its own submit both, and kill it when one has ended."""
     script = Path(__file__).with_name("doomed_client.py")
     first = await asyncio.create_subprocess_exec(
         sys.executable,
         str(script),
-        url,
+        " ".join(urls),
         protocol,
         stage.address,
+        policy,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
