@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from osmosis_ai.errors import ConfigError
+from osmosis_ai.errors import ConfigError, OsmosisError
+from osmosis_ai.hint import did_you_mean
 
 
 def load_entrypoint(entrypoint: Path, import_roots: Sequence[Path]) -> ModuleType:
@@ -22,9 +23,10 @@ def load_entrypoint(entrypoint: Path, import_roots: Sequence[Path]) -> ModuleTyp
     """
     path = entrypoint.resolve()
     if not path.is_file():
+        hint = did_you_mean(path.name, (file.name for file in path.parent.glob("*.py")))
         raise ConfigError(
             f"entrypoint {entrypoint} is not a file; experiment.entrypoint is a path inside the "
-            "rollout's directory",
+            f"rollout's directory{hint}",
             key="entrypoint",
         )
     with import_path(import_roots):
@@ -103,6 +105,8 @@ def _import(path: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's file runs here, and may raise anything
         del sys.modules[name]
-        reason = traceback.format_exception_only(error)[-1].strip()
+        said = traceback.format_exception_only(error)[-1].strip()
+        # An error of ours is a sentence already.
+        reason = str(error) if isinstance(error, OsmosisError) else said
         raise ConfigError(f"importing {path} failed: {reason}", key="entrypoint") from error
     return module

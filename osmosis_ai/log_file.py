@@ -16,10 +16,10 @@ _TAIL_BYTES = 8192
 _PATIENCE_SEC = 2.0
 
 
-def last_words(log: Path) -> str:
-    """The last lines of a file, however long it is."""
+def last_words(log: Path, *, since: int = 0) -> str:
+    """The last lines of a file, however long it is, of those behind the first `since` bytes."""
     with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        file.seek(max(since, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = file.read().decode("utf-8", "replace").splitlines()
     return "\n".join(lines[-_TAIL_LINES:])
 
@@ -29,6 +29,8 @@ class LogSink:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # What an earlier program said there is no news of this one.
+        self._since = path.stat().st_size if path.exists() else 0
         self._reader: threading.Thread | None = None
 
     @contextmanager
@@ -52,7 +54,7 @@ class LogSink:
         if self._reader is not None:
             # What they left running may hold the pipe open, and is not waited for.
             self._reader.join(_PATIENCE_SEC)
-        return last_words(self.path)
+        return last_words(self.path, since=self._since)
 
 
 def _copy(source: IO[bytes], log: IO[bytes]) -> None:

@@ -134,6 +134,10 @@ def test_a_file_of_another_kind_is_refused(workspace: Path) -> None:
             "class E(Exception):\n    def __str__(self): 1 / 0\nraise E",
             "E: <exception str() failed>",
         ),
+        (
+            "from osmosis_ai.errors import ConfigError\nraise ConfigError('give n')",
+            "failed: give n",
+        ),
     ],
 )
 def test_a_file_that_fails_keeps_its_own_traceback(workspace: Path, text: str, reason: str) -> None:
@@ -144,6 +148,12 @@ def test_a_file_that_fails_keeps_its_own_traceback(workspace: Path, text: str, r
     assert str(caught.value).endswith(reason)
     assert caught.value.__cause__ is not None
     assert "main" not in sys.modules
+
+
+def test_a_misspelt_file_is_known(workspace: Path) -> None:
+    write(workspace, "main.py", "")
+    with pytest.raises(ConfigError, match=r"; did you mean 'main\.py'\?"):
+        load_entrypoint(workspace / "rollouts/demo/mian.py", roots(workspace))
 
 
 def test_a_file_that_was_mended_is_loaded_anew(workspace: Path) -> None:

@@ -47,13 +47,13 @@ def shown(path: Path, *secrets: str, before: str = "", after: str = "") -> str:
 def test_without_secrets_the_file_itself_is_written(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"before\n")
-    assert shown(log) == "before\none\nkey=hunter2\n\ufffd last\n"
+    assert shown(log) == "one\nkey=hunter2\n\ufffd last\n"
 
 
 def test_secrets_are_left_out_and_every_other_byte_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"before\n")
-    assert shown(log, "hunter2") == "before\none\nkey=[REDACTED]\n\ufffd last\n"
+    assert shown(log, "hunter2") == "one\nkey=[REDACTED]\n\ufffd last\n"
     assert log.read_bytes() == b"before\none\nkey=[REDACTED]\n\xff last"
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-import osmosis_ai
 from osmosis_ai import __version__
 from osmosis_ai.cli.mode import InteractiveRequired, Mode, Stopped
 from osmosis_ai.errors import (
@@ -30,6 +27,7 @@ from osmosis_ai.errors import (
 )
 from osmosis_ai.eval.run_folder import RunNotFoundError
 from osmosis_ai.redaction import hides_something, redact, redact_json
+from osmosis_ai.rollout.raised import is_users
 from osmosis_ai.rollout.safe_json import make_safe
 
 
@@ -136,20 +134,18 @@ def _users_traceback(error: OsmosisError) -> Iterator[str]:
     cause = error.__cause__
     if not isinstance(error, ConfigError) or error.key not in _USERS_CODE or cause is None:
         return
-    lines = traceback.TracebackException.from_exception(cause)
-    lines.stack = traceback.StackSummary.from_list(
-        [frame for frame in lines.stack if not _is_ours(frame.filename)]
-    )
-    yield from lines.format(chain=False)
+    told = traceback.TracebackException.from_exception(cause)
+    frames = [frame for frame in told.stack if is_users(frame.filename)]
+    told.stack = traceback.StackSummary.from_list(frames)
+    # Its last line is the end of the message that follows. Of wrong syntax the lines before say
+    # where.
+    *where, _ = told.format(chain=False)
+    if frames or isinstance(cause, SyntaxError):
+        yield from where
 
 
 _USERS_CODE = frozenset({"entrypoint", "model_path"})
 """Keys whose values are code to import."""
-
-
-def _is_ours(filename: str) -> bool:
-    ours, importer = Path(osmosis_ai.__file__).parent, Path(importlib.__file__).parent
-    return filename.startswith(("<frozen ", str(ours), str(importer)))
 
 
 def _print_text(label: str, message: str, mode: Mode) -> None:

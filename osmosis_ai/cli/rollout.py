@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from osmosis_ai.cli.problem import print_warning
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.eval.config import find_workspace
 from osmosis_ai.eval.preflight import find_unmet
+from osmosis_ai.hint import did_you_mean
 from osmosis_ai.rollout.driver.check import Wiring, check_entrypoint
 
 
@@ -26,12 +28,13 @@ def check(
     workspace = find_workspace(Path())
     folder = workspace / "rollouts" / name
     if not folder.is_dir():
-        there = ", ".join(sorted(path.name for path in folder.parent.iterdir() if path.is_dir()))
-        raise ConfigError(f"no rollout {name!r} in {folder.parent}; there is: {there or 'none'}")
-    warnings = list(find_unmet(folder))
+        there = sorted(path.name for path in folder.parent.iterdir() if path.is_dir())
+        hint = did_you_mean(name, there) or f"; there is: {', '.join(there) or 'none'}"
+        raise ConfigError(f"no rollout {name!r} in {folder.parent}{hint}")
+    found = check_entrypoint(folder / entrypoint, import_roots=(folder, workspace))
+    warnings = [*find_unmet(folder), *_lacks(found)]
     for warning in warnings:
         print_warning(warning, mode=mode)
-    found = check_entrypoint(folder / entrypoint, import_roots=(folder, workspace))
     data = {
         "rollout": name,
         "entrypoint": entrypoint,
@@ -41,6 +44,14 @@ def check(
     }
     facts = [Fact("Entrypoint", entrypoint, "imported"), Fact("Runs", _how(found))]
     print_detail(data, [Section(name, facts)], mode=mode)
+
+
+def _lacks(found: Wiring) -> Iterator[str]:
+    if found.problem is not None:
+        yield (
+            f"{found.problem}, and no `app`: unless it listens by itself when it is started, "
+            "nothing can run it"
+        )
 
 
 def _how(found: Wiring) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.eval.config import find_workspace
+from osmosis_ai.hint import did_you_mean
 from osmosis_ai.rollout.driver.serve import DEFAULT_PORT, serve_entrypoint
 
 
@@ -24,7 +25,7 @@ def serve(
     """Serve a rollout until you stop it."""
     entrypoint = find_entrypoint(target)
     roots = [entrypoint.parent, *_workspace(entrypoint)]
-    serve_entrypoint(entrypoint, roots, host=host, port=port)
+    serve_entrypoint(entrypoint, roots, host=host, port=port, port_is_chosen=True)
 
 
 def find_entrypoint(target: str) -> Path:
@@ -32,9 +33,11 @@ def find_entrypoint(target: str) -> Path:
     path = Path(target)
     if path.is_file():
         return path.resolve()
-    found = find_workspace(Path.cwd()) / "rollouts" / target / "main.py"
+    rollouts = find_workspace(Path.cwd()) / "rollouts"
+    found = rollouts / target / "main.py"
     if not found.is_file():
-        raise ConfigError(f"{target} is no file, and there is no {found}")
+        hint = did_you_mean(target, (main.parent.name for main in rollouts.glob("*/main.py")))
+        raise ConfigError(f"{target} is no file, and there is no {found}{hint}")
     return found
 
 

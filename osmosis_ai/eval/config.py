@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -22,6 +21,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from osmosis_ai.errors import ConfigError, Issue
+from osmosis_ai.hint import did_you_mean
 from osmosis_ai.rollout.driver.base import (
     Budget,
     ModelLimits,
@@ -63,6 +63,7 @@ class ExperimentSection(_Section):
 
 
 _Limit: TypeAlias = Annotated[int, Field(ge=1)] | None
+_Seconds: TypeAlias = Annotated[FiniteFloat, Field(gt=0)] | None
 _Dollars: TypeAlias = Annotated[FiniteFloat, Field(gt=0)] | None
 
 
@@ -79,9 +80,9 @@ class EvaluationSection(_Section):
     """Begin with few at once, and let them grow to that until latency or refusals say stop."""
     pass_threshold: FiniteFloat = 1.0
     """A reward of at least this passes."""
-    agent_workflow_timeout_s: FiniteFloat | None = None
+    agent_workflow_timeout_s: _Seconds = None
     """Seconds a workflow has."""
-    grader_timeout_s: FiniteFloat | None = None
+    grader_timeout_s: _Seconds = None
     """Seconds a grader has."""
     workflow_failed_reward: FiniteFloat | None = None
     """What a failed workflow counts as in mean and pass rate; left out, it is not counted."""
@@ -97,7 +98,7 @@ class EvaluationSection(_Section):
     """Tokens the whole run may take."""
     run_max_cost: _Dollars = None
     """US dollars the whole run may cost."""
-    stall_sec: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    stall_sec: _Seconds = None
     """Name a rollout in the log, once, that went so many seconds without progress."""
     listen: Annotated[str, AfterValidator(check_listen)] | None = None
     """HOST:PORT where rollouts call back; left out, any free port of this machine alone."""
@@ -249,7 +250,7 @@ def load_config(path: str | Path, *, overrides: Mapping[str, Any] | None = None)
     _apply(overrides or {}, data)
     file = _checked(data, path)
     config = EvalConfig(path=path.resolve(), workspace=find_workspace(path.parent), file=file)
-    _raise(list(_faults(config)))
+    _raise(path, list(_faults(config)))
     return config
 
 
@@ -289,17 +290,18 @@ def _checked(data: dict[str, Any], path: Path) -> EvalFile:
     except ValidationError as error:
         issues = [_issue(one, path) for one in error.errors(include_url=False)]
         # A list cannot hold one fault twice: both forms of an optional value are refused alike.
-        raise ConfigError(_listed(issues), issues=tuple(dict.fromkeys(issues))) from None
+        raise _invalid(path, issues) from None
 
 
-def _raise(issues: list[Issue]) -> None:
+def _raise(path: Path, issues: list[Issue]) -> None:
     if issues:
-        raise ConfigError(_listed(issues), issues=tuple(issues))
+        raise _invalid(path, issues)
 
 
-def _listed(issues: list[Issue]) -> str:
-    lines = [f"  - {issue.key}: {issue.message}" for issue in dict.fromkeys(issues)]
-    return "\n".join(["Invalid eval config:", *lines])
+def _invalid(path: Path, issues: list[Issue]) -> ConfigError:
+    found = tuple(dict.fromkeys(issues))
+    lines = [f"  - {issue.key}: {issue.message}" for issue in found]
+    return ConfigError("\n".join([f"Invalid eval config: {path}", *lines]), issues=found)
 
 
 def _issue(error: ErrorDetails, path: Path) -> Issue:
@@ -324,7 +326,7 @@ def _message(error: ErrorDetails, location: list[str], path: Path) -> str:
         least = error.get("ctx", {}).get("ge")
         return f"must be {'a positive integer' if least == 1 else 'at least 0'}, got {got}"
     if kind == "greater_than":
-        return f"must be more than {error.get('ctx', {}).get('gt')}, got {got}"
+        return f"must be more than {error.get('ctx', {}).get('gt'):g}, got {got}"
     if kind == "string_too_short":
         return "must not be empty"
     return f"is invalid: {_reason(error)}"
@@ -360,8 +362,8 @@ def _hint(location: list[str]) -> str:
     sections = top | {"model.price": _keys(PriceTable)}
     known = list(top) if len(location) == 1 else sections[".".join(location[:-1])]
     name = location[-1]
-    for close in get_close_matches(name, known, n=1):
-        return f"; did you mean {close!r}?"
+    if hint := did_you_mean(name, known):
+        return hint
     for section, keys in sections.items():
         if name in keys:
             return f"; {name!r} belongs to [{section}]"
@@ -399,13 +401,14 @@ def _place_faults(config: EvalConfig) -> Iterator[Issue]:
     rollouts = config.rollout_dir.parent
     if not config.rollout_dir.is_dir():
         names = sorted(entry.name for entry in rollouts.iterdir() if entry.is_dir())
-        close = get_close_matches(config.rollout_dir.name, names, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; there are {names}"
+        hint = did_you_mean(config.rollout_dir.name, names) or f"; there are {names}"
         yield Issue("experiment.rollout", f"is invalid: no directory {config.rollout_dir}{hint}")
     elif not config.entrypoint.resolve().is_relative_to(config.rollout_dir.resolve()):
         yield Issue("experiment.entrypoint", f"is invalid: must stay inside {config.rollout_dir}")
     elif not config.entrypoint.is_file():
-        yield Issue("experiment.entrypoint", f"is invalid: no file {config.entrypoint}")
+        there = (file.name for file in config.rollout_dir.glob("*.py"))
+        hint = did_you_mean(config.file.experiment.entrypoint, there)
+        yield Issue("experiment.entrypoint", f"is invalid: no file {config.entrypoint}{hint}")
 
 
 def _listener_faults(config: EvalConfig) -> Iterator[Issue]:

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from osmosis_ai.errors import DatasetError
@@ -14,6 +13,7 @@ from osmosis_ai.eval.row import Row, RowFault, RowFaults, digest_content, parse_
 from osmosis_ai.eval.selection import Selection
 from osmosis_ai.eval.spool import PREFIX, spool_named
 from osmosis_ai.eval.tabular import SUFFIXES, is_datasets_folder, read_rows
+from osmosis_ai.hint import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,23 @@ def find_dataset(name: str, *, workspace: Path) -> Path:
         raise DatasetError(f"experiment.dataset {name!r} is both {names} in {data}: add the ending")
     if found:
         return found[0]
+    # What has an ending, or a directory, is a file's name already.
+    is_path = "/" in name or Path(name).suffix in SUFFIXES
+    also = "" if is_path else f" nor one of {name}{'|'.join(SUFFIXES)} in {data}"
+    neither = "no" if is_path else "neither a"
     raise DatasetError(
-        f"experiment.dataset {name!r} is neither a file from {workspace} nor one of "
-        f"{name}{'|'.join(SUFFIXES)} in {data}{_nearest(name, data)}"
+        f"experiment.dataset {name!r} is {neither} file from {workspace}{also}"
+        f"{_nearest(name, workspace)}"
     )
 
 
-def _nearest(name: str, data: Path) -> str:
-    files = [file for file in data.glob("*") if file.suffix in SUFFIXES]
-    close = get_close_matches(name, [file.stem for file in files], n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def _nearest(name: str, workspace: Path) -> str:
+    files = [file for file in (workspace / "data").glob("*") if file.suffix in SUFFIXES]
+    if "/" in name:
+        return did_you_mean(name, (str(file.relative_to(workspace)) for file in files))
+    return did_you_mean(name, (file.stem for file in files)) or did_you_mean(
+        name, (file.name for file in files)
+    )
 
 
 def _short(digest: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from osmosis_ai.eval.metrics import Summary, summarize_tally
 from osmosis_ai.eval.record import SCHEMA_VERSION, Record
 from osmosis_ai.eval.selection import Selection, parse_selection
 from osmosis_ai.eval.tally import Tally, tally
+from osmosis_ai.hint import did_you_mean
 
 
 class RunNotFoundError(RunError):
@@ -174,6 +174,5 @@ def find_run(name: str, *, evals_dir: Path) -> Run:
         if RunPaths(folder).run_json.exists():
             return read_run(folder)
     names = [run_json.parent.name for run_json in evals_dir.glob("*/run.json")]
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "`osmosis eval list` shows what there is"
-    raise RunNotFoundError(f"no run {name!r} in {evals_dir}; {hint}")
+    hint = did_you_mean(name, names) or "; `osmosis eval list` shows what there is"
+    raise RunNotFoundError(f"no run {name!r} in {evals_dir}{hint}")

@@ -7,8 +7,8 @@ import os
 import platform
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,7 +113,7 @@ async def open_run(
     another process works on the run, or where data, code or settings have changed.
     """
     paths = RunPaths(config.evals_dir / _check_name(name or config.path.stem))
-    with run_lock(paths.lock):
+    with run_lock(paths.lock), _dropping_what_never_began(paths):
         try:
             if fresh:
                 _archive(paths.folder)
@@ -124,6 +124,30 @@ async def open_run(
         ledger.read(run.records())
         async with open_journal(paths.records) as journal:
             yield RunStore(run, ledger, journal, tuple(notes))
+
+
+@contextmanager
+def _dropping_what_never_began(paths: RunPaths) -> Iterator[None]:
+    """A run that fails before its first rollout leaves none behind, but for what it logged."""
+    try:
+        yield
+    except Exception:
+        # Whatever it is, it is raised again.
+        was_used = paths.records.exists() and paths.records.stat().st_size
+        if not was_used and not any(paths.rollouts.glob("*")) and not paths.timing.exists():
+            _drop(paths)
+        raise
+
+
+def _drop(paths: RunPaths) -> None:
+    # What cannot be removed, because it is no file or not empty, stays.
+    with suppress(OSError):
+        for file in (paths.records, paths.run_json):
+            file.unlink(missing_ok=True)
+        if paths.log.exists() and not paths.log.stat().st_size:
+            paths.log.unlink()
+        for folder in (paths.rollouts, paths.folder):
+            folder.rmdir()
 
 
 def _prepare(

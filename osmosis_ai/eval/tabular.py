@@ -94,7 +94,21 @@ def _check_header(header: list[str], path: Path) -> list[str]:
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise DatasetError(f"{path}: the header names the column {twice[0]!r} twice")
+    if len(header) == 1:
+        _check_delimiter(header[0], path)
     return header
+
+
+def _check_delimiter(cell: str, path: Path) -> None:
+    """Spreadsheets of some countries write `;` where others write a comma."""
+    for delimiter, named in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
+        if delimiter in cell and _KNOWN.intersection(cell.split(delimiter)):
+            raise DatasetError(
+                f"{path}: its cells seem to have {named} between them: save it with commas"
+            )
+
+
+_KNOWN = frozenset({"user_prompt", "system_prompt", "ground_truth", "label", "metadata"})
 
 
 def _csv_row(header: list[str], cells: list[str], *, where: str) -> RawRow:

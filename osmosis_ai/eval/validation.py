@@ -34,15 +34,20 @@ def validate_dataset(path: Path) -> Validated:
     any shape.
     """
     _check_size(path)
-    faults, rules, total = RowFaults(path), _Rules(), 0
+    faults, rules, total, runs_here = RowFaults(path), _Rules(), 0, True
     for index, raw in enumerate(read_rows(path)):
         total += 1
         for fault in _faults(index, raw, rules):
             faults.add(index, raw, fault)
-    faults.raise_any()
+            runs_here = runs_here and isinstance(fault, _HostedFault)
+    try:
+        faults.raise_any()
+    except DatasetError as error:
+        raise (_only_hosted(str(error)) if runs_here else error) from None
     if total < MIN_ROWS:
         rows = {0: "no rows", 1: "1 row"}.get(total, f"{total} rows")
-        raise DatasetError(f"{path} has {rows}: a hosted data set needs at least {MIN_ROWS}")
+        problem = f"{path} has {rows}: a hosted data set needs at least {MIN_ROWS}"
+        raise _only_hosted(problem) if total else DatasetError(problem)
     return Validated(path, total, rules.columns or (), rules.mode)
 
 
@@ -52,7 +57,17 @@ def _check_size(path: Path) -> None:
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
     if size > MAX_BYTES:
-        raise DatasetError(f"{path} has {size:,} bytes: a hosted data set has at most 5 GB")
+        raise _only_hosted(f"{path} has {size:,} bytes: a hosted data set has at most 5 GB")
+
+
+class _HostedFault(RowFault):
+    """What hosted runs alone object to."""
+
+
+def _only_hosted(problem: str) -> DatasetError:
+    return DatasetError(
+        f"{problem}\n`osmosis eval run` takes the file as it is; --local checks for that alone."
+    )
 
 
 def _faults(index: int, raw: RawRow, rules: _Rules) -> Iterator[RowFault]:
@@ -83,19 +98,19 @@ class _Rules:
             self.columns = tuple(columns)
         for name in self.columns:
             if name not in columns:
-                raise RowFault("is missing, and row 0 has it", column=name)
+                raise _HostedFault("is missing, and row 0 has it", column=name)
         for name in columns:
             if name not in self.columns:
-                raise RowFault("is a column that row 0 does not have", column=name)
+                raise _HostedFault("is a column that row 0 does not have", column=name)
 
     def check_metadata(self, metadata: Mapping[str, Any] | None) -> None:
         if not metadata:
-            raise RowFault("must be an object with members", column="metadata")
+            raise _HostedFault("must be an object with members", column="metadata")
         for path, value in _walk(metadata, "metadata"):
             kind = _kind(path, value)
             if self.kinds.setdefault(path, kind) != kind:
                 before = self.kinds[path]
-                raise RowFault(f"is {kind}, and before it was {before}", column=path)
+                raise _HostedFault(f"is {kind}, and before it was {before}", column=path)
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -113,13 +128,13 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _kind(path: str, value: Any) -> str:
     if isinstance(value, dict):
         if not value:
-            raise RowFault("is an empty object", column=path)
+            raise _HostedFault("is an empty object", column=path)
         return "an object"
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            raise RowFault("is a whole number beyond 64 bits", column=path)
+            raise _HostedFault("is a whole number beyond 64 bits", column=path)
         return "a number"
     if isinstance(value, float):
         return "a number"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -98,6 +99,9 @@ def _probe(root: str) -> None:
     os.makedirs(root, exist_ok=True)
     with open(f"{root}/{_PROBE_NAME}", "w") as probe:
         probe.write("osmosis-health-check")
+    # Another process may have probed the same root, and taken it away.
+    with suppress(FileNotFoundError):
+        os.unlink(probe.name)
     _usable_roots.add(root)
 
 

@@ -55,6 +55,22 @@ def find_place(error: BaseException, *, root: str | Path | None = None) -> str |
     return place
 
 
+def users_traceback(error: BaseException) -> list[str]:
+    """A traceback of the user's own frames, or the whole of it where there are none.
+
+    An error of ours is a sentence, and needs no traceback.
+    """
+    if isinstance(error, OsmosisError):
+        return [f"Error: {error}\n"]
+    told = traceback.TracebackException.from_exception(error)
+    one: traceback.TracebackException | None = told
+    while one is not None:
+        frames = [frame for frame in one.stack if is_users(frame.filename)]
+        one.stack = traceback.StackSummary.from_list(frames or one.stack)
+        one = one.__cause__ or one.__context__
+    return list(told.format())
+
+
 def has_left_debugger(error: BaseException | None) -> bool:
     """Whether somebody has quit a debugger, as far as a group of errors can tell."""
     if isinstance(error, BaseExceptionGroup):

@@ -39,6 +39,43 @@ def test_a_good_file_is_said_to_be_good(workspace: Path, capsys: Capture, name: 
     )
 
 
+@pytest.mark.parametrize("name", ["demo", "data/demo.jsonl"])
+def test_a_file_is_named_from_here(workspace: Path, capsys: Capture, name: str) -> None:
+    assert main(["dataset", "validate", name]) == 0
+    assert capsys.readouterr().out.startswith("data/demo.jsonl can be used\n")
+
+
+def test_a_small_file_is_enough_for_this_machine(workspace: Path, capsys: Capture) -> None:
+    row = '{"user_prompt": "q", "ground_truth": "a"}\n'
+    (workspace / "data/small.jsonl").write_text(row * 2)
+    assert main(["dataset", "validate", "small", "--plain"]) == 1
+    assert capsys.readouterr().err == (
+        "Error: data/small.jsonl has 2 rows: a hosted data set needs at least 4\n"
+        "`osmosis eval run` takes the file as it is; --local checks for that alone.\n"
+    )
+    assert main(["dataset", "validate", "small", "--local", "--json"]) == 0
+    assert answer(capsys)["data"] == {"path": "data/small.jsonl", "rows": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("user_prompt;ground_truth\n1;2\n", "semicolons"), ("label\tuser_prompt\n", "tabs")],
+)
+def test_another_delimiter_is_recognised(
+    workspace: Path, capsys: Capture, text: str, named: str
+) -> None:
+    (workspace / "data/other.csv").write_text(text)
+    assert main(["dataset", "validate", "other", "--plain"]) == 1
+    assert capsys.readouterr().err == (
+        f"Error: data/other.csv: its cells seem to have {named} between them: save it with commas\n"
+    )
+
+
+def test_one_column_is_no_other_delimiter(workspace: Path, capsys: Capture) -> None:
+    (workspace / "data/one.csv").write_text("metadata\n" + '"{""a"": 1}"\n' * 4)
+    assert main(["dataset", "validate", "one"]) == 0
+
+
 def test_a_bad_file_names_file_row_and_column(workspace: Path, capsys: Capture) -> None:
     (workspace / "data/bad.jsonl").write_text('{"user_prompt": "q"}\n')
     assert main(["dataset", "validate", "data/bad.jsonl", "--plain"]) == 1

@@ -267,6 +267,13 @@ def test_our_own_warnings_reach_the_person(workspace: Path, capsys: Capture) -> 
     [
         (("n = 1", "n = x"), "Invalid TOML"),
         (("demo", "dmo"), "did you mean 'demo'?"),
+        (("main.py", "mian.py"), "did you mean 'main.py'?"),
+        (("n = 1", "n = 0"), f"Invalid eval config: {CONFIG_PATH}\n"),
+        (("n = 1", "grader_timeout_s = 0"), "grader_timeout_s: must be more than 0, got 0"),
+        (
+            ("n = 1", "agent_workflow_timeout_s = -1.5"),
+            "agent_workflow_timeout_s: must be more than 0, got -1.5",
+        ),
         (("[env]", "[evn]"), "Unrecognized section; did you mean 'env'?"),
     ],
 )
@@ -305,12 +312,71 @@ def test_an_entrypoint_that_fails_shows_its_own_traceback(
     assert main(["eval", "run", CONFIG_PATH]) == 1
     err = capsys.readouterr().err
     assert trace in err
-    assert message in err
+    assert err.count(message) == 1
     assert "osmosis_ai" not in err.partition("Error: ")[0]
     (workspace / "rollouts/demo/main.py").write_text("backend = None\n")
     assert main(["eval", "run", CONFIG_PATH, "--driver", "in-process", "--json"]) == 1
     error = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
     assert (error["code"], error["details"]) == ("VALIDATION", {"key": "entrypoint"})
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "kept"),
+    [
+        ("rollouts/demo/main.py", "import nowhere_to_be_found\n", []),
+        ("rollouts/demo/main.py", "print('said')\nimport nowhere_to_be_found\n", ["server.log"]),
+        ("rollouts/demo/policy.py", "x = [\n", []),
+    ],
+)
+def test_a_run_that_never_began_is_not_kept(
+    workspace: Path, capsys: Capture, file: str, text: str, kept: list[str]
+) -> None:
+    """A list of runs is of those that measured something, or could have."""
+    before = (workspace / file).read_text()
+    (workspace / file).write_text(text)
+    assert main(["eval", "run", CONFIG_PATH]) == 1
+    folder = workspace / ".osmosis/evals/demo"
+    assert sorted(path.name for path in folder.glob("*")) == kept
+    assert folder.exists() is bool(kept)
+    capsys.readouterr()
+    assert main(["eval", "list"]) == 0
+    assert capsys.readouterr().out.startswith("No runs yet")
+    (workspace / file).write_text(before)
+    evaluated(capsys)
+    (workspace / file).write_text(text)
+    assert main(["eval", "run", CONFIG_PATH]) == 1
+    assert (folder / "run.json").exists(), "what has a record stays"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lacks"),
+    [
+        ("backend =", "bckend =", ": its LocalBackend is named `bckend`"),
+        ("backend = LocalBackend", "backend = dict", ": its `backend` is a dict"),
+    ],
+)
+def test_a_check_says_what_nothing_can_run(
+    workspace: Path, capsys: Capture, old: str, new: str, lacks: str
+) -> None:
+    main_py = workspace / "rollouts/demo/main.py"
+    main_py.write_text(main_py.read_text().replace(old, new))
+    assert main(["rollout", "check", "demo", "--plain"]) == 0
+    assert capsys.readouterr().err == (
+        f"Warning: main.py has no ExecutionBackend named `backend`{lacks}, and no `app`: unless it "
+        "listens by itself when it is started, nothing can run it\n"
+    )
+    assert main(["rollout", "check", "dmo", "--plain"]) == 1
+    assert "; did you mean 'demo'?" in capsys.readouterr().err
+
+
+def test_a_dataset_that_is_not_there_may_be_misspelt(workspace: Path, capsys: Capture) -> None:
+    for dataset, meant in {"dmo": "demo", "data/dmo.jsonl": "data/demo.jsonl"}.items():
+        text = CONFIG.replace('dataset = "demo"', f'dataset = "{dataset}"')
+        (workspace / CONFIG_PATH).write_text(text)
+        assert main(["eval", "run", CONFIG_PATH, "--plain"]) == 1
+        err = capsys.readouterr().err
+        assert f"; did you mean '{meant}'?" in err
+        assert ".jsonl.csv" not in err
 
 
 def test_a_run_that_is_in_use_is_refused(workspace: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,22 @@ def test_a_path_means_the_file_also_outside_a_workspace(rollout: Path, tmp_path:
     (tmp_path / "rollouts").rename(tmp_path / "elsewhere")
     done = osmosis(tmp_path / "elsewhere/demo/main.py", cwd=Path("/"))
     assert (done.returncode, done.stdout) == (7, "port 8000\n")
+
+
+def test_a_port_in_use_is_one_sentence(rollout: Path) -> None:
+    (rollout / "main.py").write_text("app = object()\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = osmosis("demo", "--port", str(port), cwd=rollout)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"Error: cannot listen at 127.0.0.1:{port}: Address already in use; choose another port "
+        "with --port\n"
+    )
+
+
+def test_a_misspelt_rollout_is_known(rollout: Path) -> None:
+    assert "; did you mean 'demo'?" in osmosis("dmo", cwd=rollout).stderr
 
 
 def test_what_is_neither_is_said(rollout: Path) -> None:

@@ -45,6 +45,18 @@ def test_a_hosted_data_set_has_four_rows(jsonl: Path, count: int, message: str) 
     assert message in fault(write(jsonl, *[GOOD] * count))
 
 
+HERE = "\n`osmosis eval run` takes the file as it is; --local checks for that alone."
+
+
+def test_what_a_run_here_takes_is_told(jsonl: Path) -> None:
+    """Only what hosted runs alone object to; a fault is one for both."""
+    assert fault(write(jsonl, GOOD)).endswith(f"needs at least 4{HERE}")
+    other = {**GOOD, "id": 1}
+    assert fault(write(jsonl, GOOD, other, other, GOOD)).endswith(f"does not have{HERE}")
+    assert HERE not in fault(write(jsonl, GOOD, other, {"user_prompt": "q"}, GOOD))
+    assert HERE not in fault(write(jsonl))
+
+
 def test_a_hosted_data_set_has_at_most_5_gb(jsonl: Path) -> None:
     jsonl.touch()
     os.truncate(jsonl, MAX_BYTES + 1)
@@ -65,7 +77,9 @@ def test_a_file_that_is_not_there_is_named(jsonl: Path) -> None:
 )
 def test_each_row_has_the_columns_of_the_first(jsonl: Path, row: Any, message: str) -> None:
     text = fault(write(jsonl, GOOD, row, GOOD, GOOD))
-    assert text == f"{jsonl}: 1 row cannot be used:\n  - row 1 (line 2), {message}"
+    assert text.removesuffix(HERE) == (
+        f"{jsonl}: 1 row cannot be used:\n  - row 1 (line 2), {message}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,6 +104,6 @@ def test_metadata_has_the_same_shape_in_every_row(
 
 
 def test_five_faults_are_shown_and_all_are_counted(jsonl: Path) -> None:
-    lines = fault(write(jsonl, GOOD, *[{**GOOD, "x": 1}] * 9)).splitlines()
+    lines = fault(write(jsonl, GOOD, *[{**GOOD, "x": 1}] * 9)).removesuffix(HERE).splitlines()
     assert lines[0].endswith("9 rows cannot be used:")
     assert (len(lines), lines[-1]) == (7, "  ... (showing first 5 errors)")

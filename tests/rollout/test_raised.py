@@ -21,6 +21,7 @@ from osmosis_ai.rollout.raised import (
     one_line,
     summarize_error,
     title_error,
+    users_traceback,
 )
 from osmosis_ai.rollout.types import RolloutSample
 
@@ -204,6 +205,26 @@ def test_a_group_is_told_by_its_first_error() -> None:
 def test_an_error_of_ours_is_a_sentence_already() -> None:
     assert title_error(ConfigError("give n")) == "give n"
     assert title_error(KeyError("x")) == "KeyError: 'x'"
+
+
+def test_a_traceback_is_of_the_users_frames() -> None:
+    def wrap() -> None:
+        try:
+            json.loads("{")
+        except ValueError as error:
+            raise LookupError("no city") from error
+
+    told = "".join(users_traceback(caught(wrap)))
+    assert told.count("Traceback (most recent call last)") == 2
+    assert "json" in told
+    assert os.path.dirname(json.__file__) not in told
+    assert users_traceback(ConfigError("give n")) == ["Error: give n\n"]
+
+
+def test_a_traceback_without_a_frame_of_the_users_is_whole() -> None:
+    error = caught(lambda: json.loads("{"))
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]  # it was raised
+    assert os.path.dirname(json.__file__) in "".join(users_traceback(error))
 
 
 def test_whoever_leaves_a_debugger_is_known_in_a_group_too() -> None:

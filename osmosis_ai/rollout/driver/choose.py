@@ -6,12 +6,12 @@ import importlib
 import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 from osmosis_ai.environment import Isolation, make_environment
-from osmosis_ai.errors import ConfigError
+from osmosis_ai.errors import BackendError, ConfigError
 from osmosis_ai.launch import forgetting_modules, import_path, load_entrypoint
 from osmosis_ai.rollout.backend.base import ExecutionBackend
 from osmosis_ai.rollout.controller.address import is_loopback
@@ -28,6 +28,7 @@ from osmosis_ai.rollout.driver.base import (
     RolloutDriver,
     deadline_sec,
 )
+from osmosis_ai.rollout.driver.check import find_backend
 from osmosis_ai.rollout.driver.http import open_http_driver
 from osmosis_ai.rollout.driver.in_process import open_in_process_driver
 from osmosis_ai.rollout.driver.listener_spec import ListenerSpec
@@ -74,6 +75,9 @@ async def open_driver(
         _controller(model, listener, budget) as controller,
     ):
         opened: AbstractAsyncContextManager[RolloutDriver]
+        backend: ExecutionBackend | str | None = None
+        if not server_url and isolation is None:
+            backend = _find_backend(driver, entrypoint, import_roots)
         if server_url:
             _warn_of_loopback(server_url, listener)
             opened = open_http_driver(
@@ -84,10 +88,7 @@ async def open_driver(
                 deadline=deadline,
                 artifact_root=artifact_root,
             )
-        elif (
-            isolation is None
-            and (backend := _find_backend(driver, entrypoint, import_roots)) is not None
-        ):
+        elif isinstance(backend, ExecutionBackend):
             opened = open_in_process_driver(
                 backend,
                 controller=controller,
@@ -100,18 +101,36 @@ async def open_driver(
             python = sys.executable
             if isolation is not None:
                 python = str(await make_environment(project_path, isolation))
-            opened = open_process_driver(
-                entrypoint,
-                controller=controller,
-                project_path=project_path,
-                import_roots=import_roots,
-                artifact_root=artifact_root,
-                on_sample=on_sample,
-                deadline=deadline,
-                python=python,
+            opened = _explained(
+                backend,
+                open_process_driver(
+                    entrypoint,
+                    controller=controller,
+                    project_path=project_path,
+                    import_roots=import_roots,
+                    artifact_root=artifact_root,
+                    on_sample=on_sample,
+                    deadline=deadline,
+                    python=python,
+                ),
             )
         async with opened as flying:
             yield flying
+
+
+@asynccontextmanager
+async def _explained(
+    why: str | None, opened: AbstractAsyncContextManager[RolloutDriver]
+) -> AsyncIterator[RolloutDriver]:
+    """A server that was started only for want of a backend: where it does not come up, say so."""
+    async with AsyncExitStack() as stack:
+        try:
+            driver = await stack.enter_async_context(opened)
+        except BackendError as error:
+            if why is None:
+                raise
+            raise BackendError(f"{why}.\nAs a server of its own it fails: {error}") from error
+        yield driver
 
 
 def _controller(model: ModelSpec, listener: ListenerSpec, budget: Budget) -> Controller:
@@ -214,21 +233,15 @@ def _retry(model: ModelSpec) -> RetryPolicy:
 
 def _find_backend(
     driver: str | None, entrypoint: Path, import_roots: Sequence[Path]
-) -> ExecutionBackend | None:
-    """The entrypoint's backend; None where a process of its own is chosen, or left to choose."""
+) -> ExecutionBackend | str | None:
+    """The entrypoint's backend, or what it has in its place; None where nobody asks for one."""
     if driver == PROCESS:
         return None
-    module = load_entrypoint(entrypoint, import_roots)
-    backend = getattr(module, "backend", None)
-    if isinstance(backend, ExecutionBackend):
+    backend = find_backend(load_entrypoint(entrypoint, import_roots), entrypoint)
+    if driver is None or isinstance(backend, ExecutionBackend):
         return backend
-    if driver is None:
-        return None
-    found = "has no `backend`"
-    if backend is not None:
-        found = f"has a `backend` that is a {type(backend).__name__}, not an ExecutionBackend"
     raise ConfigError(
-        f"{entrypoint} {found}. To run in this process it needs, at module level, "
+        f"{backend}. To run in this process it needs, at module level, "
         "`backend = LocalBackend(workflow=MyWorkflow, grader=MyGrader)`",
         key="entrypoint",
     )

@@ -7,16 +7,18 @@ environment that holds this package.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 
 from osmosis_ai._extras import requires_extra
 from osmosis_ai.errors import ConfigError
 from osmosis_ai.launch import import_path
 from osmosis_ai.redaction import hide_variables
 from osmosis_ai.rollout.driver.lifeline import hold_lifeline
+from osmosis_ai.rollout.raised import users_traceback
 
 with requires_extra("server", "serving a rollout"):
     import uvicorn
@@ -36,10 +38,12 @@ def serve_entrypoint(
     *,
     host: str = "127.0.0.1",
     port: int = DEFAULT_PORT,
+    port_is_chosen: bool = False,
 ) -> None:
     """Run a file as `__main__`, and serve its `app` if that returns; blocks until it is stopped.
 
-    Raises ConfigError for a file that neither listens nor has an `app`.
+    Raises ConfigError for a file that neither listens nor has an `app`, and where `port_is_chosen`
+    by a person for a port that is in use.
     """
     os.environ[PORT_VARIABLE] = str(port)
     with import_path(import_roots):
@@ -50,7 +54,21 @@ def serve_entrypoint(
                 "`app = create_rollout_server(backend=backend)`",
                 key="entrypoint",
             )
+        if port_is_chosen:
+            _check_free(host, port)
         uvicorn.run(app, host=host, port=port, log_config=None, access_log=False, ws="none")
+
+
+def _check_free(host: str, port: int) -> None:
+    """Say it in a sentence where somebody else listens there; uvicorn says it in its log."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}; choose another port "
+            "with --port",
+            key="port",
+        ) from error
 
 
 def _run_as_main(entrypoint: Path) -> ModuleType:
@@ -69,8 +87,16 @@ def main(arguments: Sequence[str]) -> None:
     if lifeline is not None:
         hold_lifeline(int(lifeline))
     hide_variables()
+    sys.excepthook = _print_users_part
     entrypoint, *roots = map(Path, arguments)
     serve_entrypoint(entrypoint, roots, port=int(os.environ.get(PORT_VARIABLE, DEFAULT_PORT)))
+
+
+def _print_users_part(
+    kind: type[BaseException], error: BaseException, _: TracebackType | None
+) -> None:
+    """The way to the user's code is the launcher's, and no news to anybody."""
+    sys.stderr.write("".join(users_traceback(error)))
 
 
 if __name__ == "__main__":

@@ -130,8 +130,9 @@ async def test_a_driver_may_be_asked_for_by_name(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no `backend`. To run in this process"),
-        ("backend = 'mine'", "has a `backend` that is a str, not an ExecutionBackend"),
+        ("", "main.py has no ExecutionBackend named `backend`. To run in this process"),
+        ("backend = 'mine'", "no ExecutionBackend named `backend`: its `backend` is a str."),
+        (ENTRYPOINT.replace("backend =", "bckend ="), "its LocalBackend is named `bckend`."),
     ],
 )
 async def test_an_entrypoint_without_a_backend_is_told_what_to_write(
@@ -144,6 +145,24 @@ async def test_an_entrypoint_without_a_backend_is_told_what_to_write(
     assert message in str(caught.value)
     assert "backend = LocalBackend(workflow=" in str(caught.value)
     assert caught.value.key == "entrypoint"
+
+
+async def test_a_misspelt_backend_is_told_before_what_its_server_said(project: Path) -> None:
+    """Who forgot a letter is not helped by advice to write an `app`."""
+    (project / "main.py").write_text(ENTRYPOINT.replace("backend =", "bckend ="))
+    with pytest.raises(BackendError) as caught:
+        async with opening(project):
+            pass
+    first, second, *rest = str(caught.value).splitlines()
+    assert first == (
+        "main.py has no ExecutionBackend named `backend`: its LocalBackend is named `bckend`."
+    )
+    assert second.startswith("As a server of its own it fails: the server of ")
+    assert len(rest) == 1
+    assert "neither listens nor has an `app`" in rest[0]
+    with pytest.raises(BackendError, match=r"^the server of"):
+        async with opening(project, driver="process"):
+            pass
 
 
 async def test_an_entrypoint_without_a_backend_gets_a_process(project: Path) -> None:

@@ -134,6 +134,17 @@ async def test_a_server_that_does_not_come_up_shows_its_log(
             pass
     assert said in str(caught.value)
     assert str(tmp_path / "run/server.log") in str(caught.value)
+    assert "runpy" not in str(caught.value)
+
+
+async def test_a_server_that_does_not_come_up_shows_no_others_log(tmp_path: Path) -> None:
+    """The start before it failed for a reason that is mended by now."""
+    for said in ("first", "second"):
+        with pytest.raises(BackendError) as caught:
+            async with starting(tmp_path, f"raise LookupError('{said}')"):
+                pass
+    assert "LookupError: second" in str(caught.value)
+    assert "LookupError: first" not in str(caught.value)
 
 
 async def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import orjson
 
 from osmosis_ai.errors import ConfigError
+from osmosis_ai.hint import did_you_mean
 from osmosis_ai.rollout.controller.model.base import (
     ModelCall,
     ModelClient,
     ModelReply,
     ModelRequest,
 )
-from osmosis_ai.rollout.raised import summarize_error, title_error
+from osmosis_ai.rollout.raised import is_users, summarize_error, title_error
 from osmosis_ai.rollout.safe_json import dump_json
 
 ScriptedFunction: TypeAlias = Callable[[dict[str, Any], ModelCall], Any]
@@ -65,15 +69,20 @@ def load_scripted(path: str) -> ScriptedClient:
             f"model path {path!r} must look like 'scripted:module:attr'", key="model_path"
         )
     try:
-        function = getattr(importlib.import_module(module_name), attribute, None)
+        module = importlib.import_module(module_name)
+        function = getattr(module, attribute, None)
     except (Exception, SystemExit) as error:  # the user's module runs here, and may raise anything
+        hint = did_you_mean(module_name, _modules()) if _is_absent(module_name, error) else ""
         raise ConfigError(
-            f"model path {path!r}: importing {module_name} failed: {title_error(error)}",
+            f"model path {path!r}: importing {module_name} failed: {title_error(error)}{hint}",
             key="model_path",
         ) from error
     if not callable(function):
+        functions = [name for name, value in vars(module).items() if callable(value)]
         raise ConfigError(
-            f"model path {path!r}: {module_name} has no callable {attribute!r}", key="model_path"
+            f"model path {path!r}: {module_name} has no callable {attribute!r}"
+            f"{did_you_mean(attribute, functions)}",
+            key="model_path",
         )
     return ScriptedClient(function)
 
@@ -149,6 +158,17 @@ def _items(value: Any) -> list[Any]:
 
 def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, Mapping) else None
+
+
+def _is_absent(module_name: str, error: BaseException) -> bool:
+    return isinstance(error, ModuleNotFoundError) and error.name == module_name
+
+
+def _modules() -> Iterator[str]:
+    """What could have been meant: the user's own modules."""
+    folders = [folder for folder in sys.path if is_users(os.path.join(folder or os.curdir, ""))]
+    for module in pkgutil.iter_modules(folders):
+        yield module.name
 
 
 def _failure(error: BaseException) -> ModelReply:

@@ -222,6 +222,23 @@ def test_a_path_has_a_module_and_a_name(path: str) -> None:
     assert caught.value.key == "model_path"
 
 
+def test_a_misspelt_module_or_function_is_known(tmp_path: Path) -> None:
+    name = write_policy(tmp_path, "def reply(request, call): ...\n")
+    with import_path([tmp_path]):
+        with pytest.raises(ConfigError, match=f"; did you mean '{name}'\\?"):
+            load_scripted(f"scripted:{name[:-1]}:reply")
+        with pytest.raises(ConfigError, match="; did you mean 'reply'\\?"):
+            load_scripted(f"scripted:{name}:rply")
+    del sys.modules[name]
+
+
+def test_a_module_that_lacks_another_is_not_misspelt(tmp_path: Path) -> None:
+    name = write_policy(tmp_path, "import nowhere_to_be_found\n")
+    with import_path([tmp_path]), pytest.raises(ConfigError) as caught:
+        load_scripted(f"scripted:{name}:reply")
+    assert str(caught.value).endswith("No module named 'nowhere_to_be_found'")
+
+
 @pytest.mark.parametrize("text", ["", "reply = 'text'\n"])
 def test_the_name_must_be_callable(tmp_path: Path, text: str) -> None:
     name = write_policy(tmp_path, text)
