@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -24,10 +25,18 @@ FAULTS = [
 class Receiver:
     """Logs what it takes before it says so; each line is one answer taken."""
 
-    def __init__(self, log: Path, *, seed: str, is_faulty: bool = True) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *,
+        seed: str,
+        is_faulty: bool = True,
+        on_taken: Callable[[str], None] = lambda key: None,
+    ) -> None:
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._seed = seed
         self._is_faulty = is_faulty
+        self._on_taken = on_taken
         self._times: Counter[str] = Counter()
         self.taken = 0
 
@@ -49,6 +58,7 @@ class Receiver:
             }
             os.write(self._log, json.dumps(line).encode() + b"\n")
             self.taken += 1
+            self._on_taken(key)
         if fault == "refuse_for_now":
             return web.Response(status=500)
         if fault.endswith("hang"):

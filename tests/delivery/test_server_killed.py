@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-import socket
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,6 +16,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from tests.delivery.asking import KEY, ask_until_accepted
+from tests.delivery.processes import free_port, hear, nursery, say
 from tests.delivery.receiver import Receiver, read_log
 
 SERVER = Path(__file__).with_name("server_process.py")
@@ -27,7 +27,6 @@ STEPS = [
 KILLS_AT_EACH_STEP = 7
 KILLS_AT_RANDOM = 18
 ROLLOUTS = 2010
-KEY = "key-of-the-controller"
 
 
 def plans(seed: int) -> Iterator[dict[str, Any]]:
@@ -52,65 +51,6 @@ async def serving(app: web.Application) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
-
-
-@asynccontextmanager
-async def nursery(script: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(script),
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        # The child too: it would hold the pipes open.
-        os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
-async def say(process: asyncio.subprocess.Process, plan: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(plan).encode() + b"\n")
-    await process.stdin.drain()
-
-
-async def hear(process: asyncio.subprocess.Process) -> dict[str, Any]:
-    assert process.stdout is not None
-    return json.loads(await process.stdout.readline())
-
-
-async def ask_until_accepted(
-    session: aiohttp.ClientSession, server: str, controller: str, rollout_id: str
-) -> None:
-    """Ask for a rollout as a patient controller does: again, with the same words, until a 202."""
-    body = {
-        "rollout_id": rollout_id,
-        "initial_messages": [{"role": "user", "content": rollout_id}],
-        "label": "x",
-        "chat_completions_url": "http://127.0.0.1:1/v1",
-        "controller_api_key": KEY,
-        "completion_callback_url": f"{controller}/completion/{rollout_id}",
-        "grader_callback_url": f"{controller}/grader/{rollout_id}",
-    }
-    while True:
-        try:
-            async with session.post(f"{server}/rollout", json=body) as answer:
-                if answer.status == 202:
-                    return
-                assert answer.status in (429, 503), await answer.text()
-        except aiohttp.ClientError:
-            pass  # it is dead, and will be back
-        await asyncio.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 async def test_sixty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
