@@ -97,6 +97,7 @@ async def run_eval(
         end = "finished" if session.halted_by is None else "halted"
     finally:
         await store.journal.flush()
+        session.warn_of_survivors()
         measured = store.close_session(session.timing(end=end))
     return EvalResult(measured.summary, measured.timing, session.halted_by)
 
@@ -125,6 +126,8 @@ class _Session:
     halted_by: OsmosisError | None = None
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     reward_sum: float = 0.0
+    survivors: int = 0
+    """Scored rollouts whose last model call had failed."""
     started: float = field(default_factory=time.monotonic)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     items: int = field(init=False)
@@ -194,6 +197,8 @@ class _Session:
         await self.store.append(record)
         self.outcomes[record.outcome] += 1
         self.reward_sum += record.reward or 0.0
+        if record.outcome is Outcome.SCORED and outcome is not None and outcome.usage is not None:
+            self.survivors += outcome.usage.last_error is not None
         self._tell(record)
         end = await self.model.find_end(None if outcome is None else outcome.usage)
         if end is not None:
@@ -238,6 +243,15 @@ class _Session:
             agent_timeout_sec=evaluation.agent_workflow_timeout_s,
             grader_timeout_sec=evaluation.grader_timeout_s,
         )
+
+    def warn_of_survivors(self) -> None:
+        """Say how many scores may tell of the model's server, and not of the agent."""
+        if self.survivors:
+            logger.warning(
+                "%d scored rollouts went on after their last model call had failed: their rewards "
+                "may tell more of the model's server than of the agent",
+                self.survivors,
+            )
 
     def _tell(self, record: Record | None) -> None:
         self.on_progress(

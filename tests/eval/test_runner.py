@@ -236,6 +236,20 @@ async def test_a_dead_server_halts_dispatch_and_leaves_the_rest_pending(
     assert (0, 0) not in again.started
 
 
+async def test_scores_of_workflows_that_survive_a_failed_call_are_doubted(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are scored, as the agent went on; but a 0 may be the server's doing."""
+
+    def behaviour(request: ExecutionRequest, item: RolloutItem) -> ExecutionOutcome:
+        gone = {"last_error": "answered 503", "last_failure_status": 503} if item.row < 2 else {}
+        return scored(float(item.row >= 2), calls=1, failed_calls=len(gone) // 2, **gone)
+
+    result = await run(workspace, FunctionDriver(behaviour))
+    assert (result.summary.mean.value, result.summary.mean.over) == (0.5, 4)
+    assert "2 scored rollouts went on after their last model call had failed" in caplog.text
+
+
 async def test_what_is_in_flight_ends_when_dispatch_is_halted(workspace: Workspace) -> None:
     gate = asyncio.Event()
 
