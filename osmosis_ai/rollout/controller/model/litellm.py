@@ -230,10 +230,17 @@ async def _events(chunks: Any, *, with_usage: bool) -> AsyncGenerator[bytes, Non
     except Exception as error:  # LiteLLM's, and those of every provider's client below it
         raise ModelError(f"the model's stream broke: {getattr(error, 'message', error)}") from error
     finally:
-        await chunks.aclose()
+        await _close(chunks)
     if last is not None:
         yield _event(last)
     yield DONE
+
+
+async def _close(chunks: Any) -> None:
+    # Older releases leave the connection to the garbage collector.
+    close = getattr(chunks, "aclose", None)
+    if close is not None:
+        await close()
 
 
 def _is_last(event: dict[str, Any]) -> bool:
