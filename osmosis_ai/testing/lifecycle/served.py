@@ -105,6 +105,8 @@ async def serve_place(
                 yield place
             finally:
                 await place.close()
+                # In a thread: the stage, which user code may wait for, lives in this loop.
+                await place.drain()
 
 
 async def _take_posts(callbacks: Callbacks) -> ExecutionOutcome:
