@@ -6,8 +6,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG_OBJECTS = 10_000
-"""How many objects come to stay before the collector looks at them."""
+YOUNG_OBJECTS = 50_000
+"""How many objects come to stay before the collector looks at them: about 500 rollouts' own."""
 
 _PYTHONS_OWN = (700, 2000)
 
