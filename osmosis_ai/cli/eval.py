@@ -72,7 +72,7 @@ def run(
         forecast = forecast_run(loaded, options=options, environ=os.environ)
         if forecast is not None:
             confirm(forecast, yes=yes, mode=mode)
-        wishes = _Wishes(mode, min_scored, by, partial(flags.command, ctx))
+        wishes = _Wishes(mode, min_scored, by, partial(flags.command, ctx), options.fresh)
         raise typer.Exit(_run(loaded, options, wishes))
 
 
@@ -84,6 +84,12 @@ class _Wishes(NamedTuple):
     by: str | None
     again: Callable[[str], str]
     """Their command with one more flag."""
+    fresh: bool
+
+    @property
+    def same(self) -> str:
+        """The command that goes on: once more `--fresh` would start over once more."""
+        return "the same command without --fresh" if self.fresh else "the same command"
 
 
 def _run(config: EvalConfig, options: RunOptions, wishes: _Wishes) -> int:
@@ -91,20 +97,20 @@ def _run(config: EvalConfig, options: RunOptions, wishes: _Wishes) -> int:
     with Watcher(mode) as watcher:
         result = run_interruptible(evaluate(config, options=options, observer=watcher))
     if result is None or watcher.run is None:
-        return _print_stopped(watcher.run, mode)
+        return _print_stopped(watcher.run, wishes)
     return _print_result(watcher.run, result, wishes)
 
 
 def _print_result(run: Run, result: EvalResult, wishes: _Wishes) -> int:
     """Show what was measured; the exit code says whether all is done, and enough is scored."""
-    summary, (mode, min_scored, by, again) = result.summary, wishes
+    summary, (mode, min_scored, by, again, _) = result.summary, wishes
     groups = groups_beside(run, by, mode=mode)
     is_whole = result.halted_by is None and not summary.pending
     print_operation(
         "eval.run",
         status="success" if is_whole else "partial",
         resource=run_data(run, summary, result.timing) | _grouped(by, groups),
-        message=_message(result),
+        message=_message(result, wishes.same),
         next_steps=list(_next_steps(run, result, again)),
         sections=[*result_sections(run, summary, result.timing), *group_sections(by, groups)],
         mode=mode,
@@ -123,14 +129,14 @@ def _grouped(by: str | None, groups: Sequence[GroupSummary]) -> dict[str, Any]:
     return {} if by is None else {"by": by, "groups": [group.to_json() for group in groups]}
 
 
-def _message(result: EvalResult) -> str:
+def _message(result: EvalResult, same: str) -> str:
     summary = result.summary
     lost = summary.outcomes[Outcome.NO_RESULT]
     without = f", {lost:,} of them without a result" if lost else ""
     done = f"{summary.finished:,} of {summary.items:,} rollouts are done{without}."
     if result.halted_by is None:
         return done
-    return f"{done} The same command goes on with the other {summary.pending:,}."
+    return f"{done} T{same[1:]} goes on with the other {summary.pending:,}."
 
 
 def _too_few(summary: Summary, min_scored: float) -> OsmosisError:
@@ -169,10 +175,10 @@ def _reachable(run: Run) -> str:
     return run.name if Path.cwd().is_relative_to(folder.parents[2]) else short_path(folder)
 
 
-def _print_stopped(run: Run | None, mode: Mode) -> int:
+def _print_stopped(run: Run | None, wishes: _Wishes) -> int:
     message = "Nothing has run yet."
     if run is not None:
         summary = run.summarize()
         done = f"{summary.finished:,} of {summary.items:,} rollouts are done"
-        message = f"{done}; the same command goes on from there."
-    return print_problem(Stopped(message), mode=mode, command="eval run")
+        message = f"{done}; {wishes.same} goes on from there."
+    return print_problem(Stopped(message), mode=wishes.mode, command="eval run")

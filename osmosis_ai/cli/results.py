@@ -13,7 +13,7 @@ from osmosis_ai.eval.attempts import Agreement, Chance
 from osmosis_ai.eval.breakdown import GroupSummary
 from osmosis_ai.eval.distribution import Distribution
 from osmosis_ai.eval.estimate import Estimate
-from osmosis_ai.eval.metrics import ErrorCount, Summary
+from osmosis_ai.eval.metrics import Summary
 from osmosis_ai.eval.outcome import FAILED, Outcome
 from osmosis_ai.eval.record import Record, to_json
 from osmosis_ai.eval.run_folder import Run
@@ -172,17 +172,11 @@ def _outcomes(summary: Summary) -> Iterator[Fact]:
 
 
 def _error_sections(summary: Summary) -> Iterator[Section]:
-    facts = [Fact(error.outcome, f"{error.count:,}", _told(error)) for error in summary.errors]
+    facts = [Fact(error.outcome, f"{error.count:,}", error.example) for error in summary.errors]
     more = summary.error_kinds - len(facts)
     if facts:
         title = f"Errors (and {more:,} more kinds)" if more else "Errors"
         yield Section(title, facts)
-
-
-def _told(error: ErrorCount) -> str:
-    """What went wrong, with the one port or number that was its own where there were several."""
-    alike = error.count > 1 and error.example != error.message
-    return f"{error.example}, and the like" if alike else error.example
 
 
 def _cost_sections(timing: Timing) -> Iterator[Section]:
@@ -285,11 +279,15 @@ def record_section(record: Record, run: Run) -> Section:
         Fact("Tokens", _cell(record.total_tokens, ",")),
         Fact("Cost", cost(record.cost_usd)),
         Fact("Seconds", _cell(record.duration_sec, ".3f"), record_parts(record)),
-        Fact("Error", _error(record), record.error_phase or ""),
+        Fact("Error", _error(record), _phase(record)),
         Fact("Folder", short_path(run.paths.rollouts / record.rollout_id)),
         *_traceback(record, run),
     ]
     return Section(title, [fact for fact in facts if fact.value not in ("", ABSENT)])
+
+
+def _phase(record: Record) -> str:
+    return "" if record.error_phase is None else f"in the {record.error_phase}"
 
 
 def _traceback(record: Record, run: Run) -> Iterator[Fact]:

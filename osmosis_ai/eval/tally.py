@@ -74,7 +74,9 @@ class Tally:
     """The place of what went wrong in `_complaint_places`; -1 where nothing did."""
     _complaint_places: dict[Complaint, int] = field(default_factory=dict)
     _examples: dict[Complaint, str] = field(default_factory=dict)
-    """The first of each as it was told, where that is not how all of them are."""
+    """The first of each as it was told, where that is more than what they have in common."""
+    _varied: set[Complaint] = field(default_factory=set)
+    """Those that were told in more than one way."""
 
     @property
     def finished(self) -> int:
@@ -121,8 +123,9 @@ class Tally:
         )
 
     def example(self, complaint: Complaint) -> str:
-        """One that was told so, ports and numbers included."""
-        return self._examples.get(complaint, complaint.message)
+        """One that was told so, ports and numbers included, and whether others have others."""
+        told = self._examples.get(complaint, complaint.message)
+        return f"{told}, and the like" if complaint in self._varied else told
 
     def add(self, record: Record) -> None:
         """Take in a record; it replaces an earlier try at its item."""
@@ -165,7 +168,9 @@ class Tally:
         told = (record.complaint or "")[: 2 * SHOWN_CHARS]
         complaint = Complaint(record.outcome, record.error_category or "", _shape(told))
         if told[:SHOWN_CHARS] != complaint.message:
-            self._examples.setdefault(complaint, told[:SHOWN_CHARS])
+            first = self._examples.setdefault(complaint, told[:SHOWN_CHARS])
+            if told[:SHOWN_CHARS] != first:
+                self._varied.add(complaint)
         return self._complaint_places.setdefault(complaint, len(self._complaint_places))
 
     def _make_room(self) -> None:

@@ -302,7 +302,13 @@ def test_faults_of_a_file_are_listed_for_programs(workspace: Path, capsys: Captu
     [
         ("import nowhere_to_be_found\n", "line 1, in <module>", "No module named"),
         ("raise SystemExit('no')\n", "line 1, in <module>", "SystemExit: no"),
-        ("x = [\n", "'[' was never closed", "SyntaxError"),
+        ("x = [\n", "    x = [\n", "SyntaxError: '[' was never closed"),
+        (
+            "import osmosis_ai._extras as e\n"
+            "with e.requires_extra('ray', 'this'):\n    raise ModuleNotFoundError(name='ray')\n",
+            "line 2, in <module>",
+            "failed: this needs the package ray, which is not installed",
+        ),
     ],
 )
 def test_an_entrypoint_that_fails_shows_its_own_traceback(
@@ -314,6 +320,7 @@ def test_an_entrypoint_that_fails_shows_its_own_traceback(
     assert trace in err
     assert err.count(message) == 1
     assert "osmosis_ai" not in err.partition("Error: ")[0]
+    assert "contextlib" not in err
     (workspace / "rollouts/demo/main.py").write_text("backend = None\n")
     assert main(["eval", "run", CONFIG_PATH, "--driver", "in-process", "--json"]) == 1
     error = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
@@ -721,11 +728,24 @@ def test_whoever_quits_the_debugger_stops_the_run(workspace: Path) -> None:
     )
     assert sent.count("(Pdb)") == 2
     assert "Stopped: " in sent
+    assert "rollouts are done; the same command goes on from there." in sent
     assert "BdbQuit" not in sent
     records = (workspace / ".osmosis/evals/demo/records.jsonl").read_text()
     assert "workflow_failed" not in records
     main_py.write_text(text.replace("breakpoint(); ", ""))
     assert main(["eval", "run", CONFIG_PATH, "--fresh"]) == 0
+
+
+def test_the_recipe_for_debugging_can_be_gone_on_with(workspace: Path) -> None:
+    """As `--fresh` is in it, the same command would start over."""
+    main_py = workspace / "rollouts/demo/main.py"
+    text = main_py.read_text().replace('== "loud":', '== "loud":\n            breakpoint()')
+    main_py.write_text(text)
+    recipe = ("--rows", "3-4", "--n", "1", "--max-in-flight", "1", "--name", "debug", "--fresh")
+    sent = in_terminal("eval", "run", CONFIG_PATH, *recipe, columns=140, typed="q\n", code=130)
+    assert "1 of 2 rollouts are done; the same command without --fresh goes on from there." in sent
+    sent = in_terminal("eval", "run", CONFIG_PATH, *recipe[:-1], columns=140, typed="c\n")
+    assert "2 of 2 rollouts are done" in sent
 
 
 def test_no_deadline_comes_nearer_at_the_debuggers_prompt(workspace: Path) -> None:

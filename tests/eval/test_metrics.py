@@ -185,7 +185,12 @@ def test_one_real_message_stands_for_its_like() -> None:
     """A masked port says nothing of the server that is down."""
     records = [failed(row, "agent_error", f"no answer on port 4{row}21") for row in (1, 2)]
     (error,) = summarize(records, rows=2, n=1).errors
-    assert (error.message, error.example) == ("no answer on port *", "no answer on port 4121")
+    told = "no answer on port 4121"
+    assert (error.message, error.example) == ("no answer on port *", f"{told}, and the like")
+    same = [failed(row, "agent_error", told) for row in (1, 2)]
+    assert summarize(same, rows=2, n=1).errors[0].example == told
+    plain = summarize([failed(1, "agent_error", "no")], rows=2, n=1).errors[0]
+    assert (plain.message, plain.example) == ("no", "no")
     written = summarize(records, rows=2, n=1).to_json()["errors"]
     assert written == summarize(records[::-1], rows=2, n=1).to_json()["errors"]
     assert "4121" not in str(written)
