@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from typing import Any
 import yardstick
 
 LOOK_SEC = 2.0
-"""A look at the finished run takes at most so long."""
+"""A look at the finished run takes at most so much CPU time."""
 GROWTH = 1.10
 """Memory at the end, and the time of the last quarter, are at most so many times the first's."""
 
@@ -100,7 +101,7 @@ def main() -> None:
         name, seconds = _look(workspace, "eval", "show", "many")
         looks.append((f"{name}, nothing kept", seconds))
     yardstick.print_table(["records", "seconds", "CPU seconds", "MiB"], _course(marks))
-    yardstick.print_table(["look", "seconds"], [[name, f"{sec:.2f}"] for name, sec in looks])
+    yardstick.print_table(["look", "CPU seconds"], [[name, f"{sec:.2f}"] for name, sec in looks])
     sys.exit("a goal is missed" if _missed(marks, looks) else 0)
 
 
@@ -170,18 +171,23 @@ def _looks(rows: int) -> list[list[str]]:
 
 
 def _look(workspace: Path, *arguments: str) -> tuple[str, float]:
-    """The best of three: the machine may have something else to do."""
+    """CPU seconds, the least of three: of an idle machine, the time a person waits."""
     times = []
     for _ in range(3):
-        began = time.monotonic()
+        began = _spent_by_children()
         subprocess.run(
             [_osmosis(), *arguments, "--plain"],
             cwd=workspace,
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        times.append(time.monotonic() - began)
+        times.append(_spent_by_children() - began)
     return " ".join(arguments), min(times)
+
+
+def _spent_by_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _course(marks: list[Mark]) -> list[list[str]]:
