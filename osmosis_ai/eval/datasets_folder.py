@@ -10,6 +10,7 @@ from osmosis_ai._extras import requires_extra
 from osmosis_ai.errors import DatasetError
 from osmosis_ai.eval.arrow_value import plain_row
 from osmosis_ai.eval.raw_row import RawRow
+from osmosis_ai.rollout.raised import title_error
 
 with requires_extra("datasets", "reading a `datasets` folder or name"):
     from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
@@ -24,7 +25,9 @@ def read_folder(path: Path) -> Iterator[RawRow]:
         found = load_from_disk(str(path))
     except Exception as error:
         # Whatever the package raises over a folder that somebody has tampered with.
-        raise DatasetError(f"{path} is not a readable `datasets` folder: {error}") from error
+        raise DatasetError(
+            f"{path} is not a readable `datasets` folder: {title_error(error)}"
+        ) from error
     if isinstance(found, DatasetDict):
         names = ", ".join(str(path / split) for split in found)
         raise DatasetError(f"{path} holds several data sets: name one of {names}")
@@ -44,7 +47,7 @@ def read_name(name: str) -> Iterator[Mapping[str, Any]]:
         found = load_dataset(path, *config, split=split)
     except Exception as error:
         # The network's, the hub's, or that of a script we know nothing of.
-        raise DatasetError(f"`datasets` cannot load {name!r}: {error}") from error
+        raise DatasetError(f"`datasets` cannot load {name!r}: {title_error(error)}") from error
     for index, raw in enumerate(_rows(found)):
         if raw.fault is not None:
             raise DatasetError(f"row {index} of {name!r} {raw.fault}")
