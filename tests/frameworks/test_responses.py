@@ -18,6 +18,7 @@ from openai import AsyncOpenAI
 
 from osmosis_ai.testing import Gate, Held, HttpReply, StreamReply, call_tool
 from tests.frameworks.dialect import PLACES, Place, rollout_at, with_ids
+from tests.isolated import run_python
 
 # LiteLLM warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -290,3 +291,22 @@ async def test_a_text_that_no_encoder_takes_is_answered(
         async with http.post(url, data=b'{"input": "a\\ud800b"}', headers=key) as answer:
             assert answer.status == 200, await answer.text()
         assert place.model.calls[0].request["messages"][0]["content"].startswith("a")
+
+
+def test_nothing_heavy_is_imported_before_the_first_call() -> None:
+    """Chat completions are answered at once, and in as little memory, as without the dialects."""
+    names = "osmosis_ai.rollout.controller.listener, osmosis_ai.rollout.integrations.recorder"
+    asked = f"import sys, {names}; print({{'litellm', 'openai'}} & {{*sys.modules}})"
+    assert run_python("-c", asked) == "set()\n"
+
+
+@pytest.mark.parametrize("where", PLACES)
+async def test_what_the_translator_never_met_is_an_error_too(
+    where: str, http: aiohttp.ClientSession
+) -> None:
+    with rollout_at(where, "42") as place:
+        url, key = f"{place.base_url}/messages", {"Authorization": f"Bearer {place.api_key}"}
+        async with http.post(url, json={"messages": [5], "max_tokens": 9}, headers=key) as answer:
+            said = await answer.json()
+            assert (answer.status, said["type"]) == (500, "error")
+    assert said["error"]["message"].startswith("LiteLLM could not translate this call: ")
