@@ -104,6 +104,8 @@ class FunctionDriver(RolloutDriver):
     """Set when so many rollouts run at once."""
     started: list[tuple[int, int]] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
+    remembers: bool = True
+    """Whether `started` and `ids` are kept: a test of memory weighs them too."""
     probe_error: Exception | None = None
     probes: int = 0
     cancelled: int = 0
@@ -114,8 +116,9 @@ class FunctionDriver(RolloutDriver):
         self, request: ExecutionRequest, *, item: RolloutItem | None = None
     ) -> ExecutionOutcome:
         assert item is not None
-        self.started.append((item.row, item.attempt))
-        self.ids.append(request.id)
+        if self.remembers:
+            self.started.append((item.row, item.attempt))
+            self.ids.append(request.id)
         self.running += 1
         self.peak = max(self.peak, self.running)
         if self.running == self.full_at:
