@@ -133,7 +133,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def commit_batch(
     connection: sqlite3.Connection, batch: Sequence[Write], settled: Sequence[Settled]
 ) -> None:
-    error: sqlite3.Error | None = None
+    error: Exception | None = None
     try:
         connection.execute("BEGIN IMMEDIATE")
         if settled:
@@ -142,8 +142,9 @@ def commit_batch(
         for statement, rows in _grouped(one for write in batch for one in write.statements):
             connection.executemany(statement, rows)
         connection.execute("COMMIT")
-    except sqlite3.Error as exc:
-        # A full disk, most likely: those who wait hear of it, and the next batch is tried anew.
+    except Exception as exc:
+        # A full disk's, most likely, or a row's that no table takes: those who wait hear of it, and
+        # the next batch is tried anew. The thread must live, or everybody would wait for ever.
         error = exc
         with suppress(sqlite3.OperationalError):  # it may have failed before it began
             connection.execute("ROLLBACK")
@@ -170,7 +171,7 @@ def _grouped(statements: Iterable[Statement]) -> Iterable[tuple[str, list[Sequen
     return groups
 
 
-def _tell(futures: Sequence[asyncio.Future[None]], error: sqlite3.Error | None) -> None:
+def _tell(futures: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
     """Resolve futures in the loops they belong to, with one wake-up for each loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for future in futures:
@@ -181,7 +182,7 @@ def _tell(futures: Sequence[asyncio.Future[None]], error: sqlite3.Error | None) 
             loop.call_soon_threadsafe(_resolve, group, error)
 
 
-def _resolve(futures: Sequence[asyncio.Future[None]], error: sqlite3.Error | None) -> None:
+def _resolve(futures: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
     for future in futures:
         if future.done():
             continue

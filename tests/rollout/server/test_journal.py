@@ -207,6 +207,15 @@ async def test_a_failed_write_is_told_and_the_next_one_is_tried(journal: Journal
     await journal.accept(accepted())
 
 
+async def test_a_row_that_no_table_takes_is_told_and_the_next_one_is_tried(
+    journal: Journal,
+) -> None:
+    with pytest.raises(RunError, match="cannot be written"):
+        await journal.accept(accepted("\ud800"))
+    await journal.accept(accepted())
+    assert [entry.accepted.rollout_id for entry in journal.entries()] == ["r1"]
+
+
 async def test_a_waiter_that_was_cancelled_does_not_stop_the_writer(journal: Journal) -> None:
     waiting = asyncio.ensure_future(journal.accept(accepted()))
     await asyncio.sleep(0)
