@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -33,7 +33,7 @@ class RolloutState:
 
     status: RolloutStatus
     stopping: bool = False
-    age_sec: float = 0.0
+    age_sec: float = field(default=0.0, compare=False)
     """How long it has been queued, running or grading: whichever it is."""
 
 
