@@ -86,13 +86,13 @@ def print_operation(
         )
         return
     print_sections(sections, mode=mode)
-    steps = "\n".join(f"{step['description']}: {step['command']}" for step in next_steps)
+    steps = [f"{step['description']}: {step['command']}" for step in next_steps]
     if mode is Mode.PLAIN:
-        print(f"{message}\n{steps}")
+        print("\n".join([message, *steps]))
         return
     console().print(Text(f"\n{message}"))
-    # A command is left whole, to be copied.
-    console().print(Text(steps), soft_wrap=True)
+    for step in steps:  # a command is left whole, to be copied
+        console().print(Text(step), soft_wrap=True)
 
 
 def print_list(

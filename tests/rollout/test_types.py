@@ -379,4 +379,5 @@ def test_usage_starts_at_nothing() -> None:
         "prompt_tokens": 0,
         "completion_tokens": 0,
         "total_tokens": 0,
+        "retries": 0,
     }

@@ -73,6 +73,8 @@ class OpenAICompatibleClient(ModelClient):
         self._header_lines = lines.encode()
         self._connections = ConnectionPool(idle_sec=_KEEP_ALIVE_SEC)
         self._session: aiohttp.ClientSession
+        self._streams: set[aiohttp.ClientResponse] = set()
+        """Those that go on, and those that nobody has begun to read."""
 
     async def open(self) -> None:
         """Make the one session of all streams; there are as many connections as there are calls."""
@@ -86,6 +88,8 @@ class OpenAICompatibleClient(ModelClient):
     async def close(self) -> None:
         """Close the session and all connections."""
         self._connections.close()
+        for stream in self._streams:
+            stream.close()
         await self._session.close()
 
     async def complete(self, request: ModelRequest, call: ModelCall) -> ModelReply:
@@ -128,6 +132,7 @@ class OpenAICompatibleClient(ModelClient):
                 self._url, data=_payload(body), headers=self._headers, allow_redirects=False
             )
             if response.status == 200 and response.content_type == "text/event-stream":
+                self._streams.add(response)
                 return ModelReply(
                     200, chunks=self._chunks(response), content_type="text/event-stream"
                 )
@@ -147,6 +152,7 @@ class OpenAICompatibleClient(ModelClient):
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
         finally:
+            self._streams.discard(response)
             response.close()
 
     def _unreachable(self, error: Exception) -> ModelError:

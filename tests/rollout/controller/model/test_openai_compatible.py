@@ -137,18 +137,24 @@ async def test_calls_one_after_another_share_a_connection() -> None:
 async def serving_counted() -> AsyncIterator[tuple[str, list[Any]]]:
     """A model that answers everything alike, and who connected to it."""
     connections: list[Any] = []
+    ended: list[asyncio.Task[Any] | None] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(writer.get_extra_info("peername"))
+        ended.append(asyncio.current_task())
         while await reader.readline():
             await reader.readuntil(b"\r\n\r\n")
             await reader.readexactly(len(b'{"model": "m"}'))
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
         writer.close()
+        await writer.wait_closed()
 
     server = await asyncio.start_server(answer, "127.0.0.1")
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", connections
+        for task in ended:  # else a connection outlives its loop
+            assert task is not None
+            await task
 
 
 @pytest.mark.parametrize("key", ["sk-1\n", "sk-1\r\nX-Other: 1"])
