@@ -213,12 +213,10 @@ _POLL_SEC = 0.2
 async def _lock(place: _Place, isolation: Isolation) -> AsyncIterator[int]:
     lock = os.open(place.lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        waiting = False
-        while not _take(lock):
-            if not waiting:
-                isolation.on_step(f"waiting for another run, which makes {place.folder}")
-            waiting = True
-            await asyncio.sleep(_POLL_SEC)
+        if not _take(lock):
+            isolation.on_step(f"waiting for another run, which makes {place.folder}")
+            while not _take(lock):
+                await asyncio.sleep(_POLL_SEC)
         yield lock
     finally:
         os.close(lock)
