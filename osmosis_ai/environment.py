@@ -215,7 +215,8 @@ async def _lock(place: _Place, isolation: Isolation) -> AsyncIterator[int]:
     try:
         if not _take(lock):
             isolation.on_step(f"waiting for another run, which makes {place.folder}")
-            while not _take(lock):
+            # Another process holds it: no event of ours tells when it lets go.
+            while not _take(lock):  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_SEC)
         yield lock
     finally:
